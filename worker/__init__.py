@@ -1,0 +1,1 @@
+"""The shell: Kafka, time, retries, files and failure around the pure projections."""

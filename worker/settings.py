@@ -1,0 +1,386 @@
+"""Settings of every command: a TOML file, the environment above it, defaults below it, no unknown key anywhere."""
+
+import difflib
+import os
+import re
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as MalformedVariableError
+
+ENV_PREFIX = "TRACE_PROJECTOR_"
+ENV_NESTED_DELIMITER = "__"
+# Variables with our prefix that are no setting: where the settings file is, and where tests find real transcripts.
+ENV_RESERVED = frozenset({"TRACE_PROJECTOR_CONFIG", "TRACE_PROJECTOR_REAL"})
+MASK = "********"
+KEY_BYTES_RECOMMENDED = 32
+ROLES = ("project", "fold", "export")
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_APP_ID = re.compile(r"[A-Za-z0-9._-]{1,120}")
+_EXPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SINK_URL = re.compile(r"[a-z][a-z0-9+.-]*:.*", re.DOTALL)
+_REPOSITORY = re.compile(r"[^/\s#@:]+/[^/\s#@:]+")
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_URL_PASSWORD = re.compile(r"(?<=//)([^/@:?#]*):([^/?#]*)@")
+_URL_SECRET_PARAMETER = re.compile(
+    r"(?i)\b([a-z_-]*(?:password|passwd|secret|token|credential|api_?key)[a-z_-]*=)[^&#\s]*"
+)
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; `problems` holds one sentence each, none of which repeats a secret."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            message = f"is no {what}"
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def _checked_servers(value: str) -> str:
+    for server in value.split(","):
+        match = _SERVER.fullmatch(server.strip())
+        if match is None or not 0 < int(match[2]) <= 65535:
+            message = "is no comma-separated list of host:port"
+            raise ValueError(message)
+    return ",".join(server.strip() for server in value.split(","))
+
+
+def normalise_repository(name: str) -> str:
+    """Give `owner/name` as the projection writes it: lower case, no trailing `.git`; anything else is refused."""
+    folded = name.strip().lower().removesuffix(".git")
+    if not _REPOSITORY.fullmatch(folded):
+        message = "holds an entry that is not owner/name"
+        raise ValueError(message)
+    return folded
+
+
+def _comma_separated(value: object) -> object:
+    # The environment has no lists: `project,fold` there means what ["project", "fold"] means in the file.
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+TopicName = Annotated[str, _matching(_TOPIC_NAME, "topic name (letters, digits, '.', '_', '-')")]
+Repository = Annotated[str, AfterValidator(normalise_repository)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TopicSettings(_Section):
+    """Names of the topics that are read; `erasures` is `<app_id>-erasures` unless it is given."""
+
+    workflow_runs: TopicName = "workflow-runs"
+    gate_decisions: TopicName = "gate-decisions"
+    ledger_changes: TopicName = "ledger-changes"
+    transcripts: TopicName = "transcripts"
+    erasures: TopicName | None = None
+
+    def by_source(self, app_id: str) -> dict[str, str]:
+        """Map each source's name (`workflow-runs`, …, `erasures`) to the topic it is read from."""
+        return {
+            "workflow-runs": self.workflow_runs,
+            "gate-decisions": self.gate_decisions,
+            "ledger-changes": self.ledger_changes,
+            "transcripts": self.transcripts,
+            "erasures": self.erasures or f"{app_id}-erasures",
+        }
+
+
+class KafkaSettings(_Section):
+    """How to reach the brokers beyond their addresses."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_file: Path | None = None
+    ssl_cert_file: Path | None = None
+    ssl_key_file: Path | None = None
+    session_timeout_s: Seconds = 30.0
+    heartbeat_interval_s: Seconds = 3.0
+    request_timeout_s: Seconds = 40.0
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.security_protocol.startswith("SASL") and (self.sasl_username is None or self.sasl_password is None):
+            message = f"security_protocol {self.security_protocol} needs sasl_username and sasl_password"
+            raise ValueError(message)
+        if (self.ssl_cert_file is None) != (self.ssl_key_file is None):
+            message = "ssl_cert_file and ssl_key_file go together"
+            raise ValueError(message)
+        return self
+
+
+class LimitSettings(_Section):
+    """The bound on every loop, queue and message."""
+
+    message_bytes_max: Count = 8 * _MIB
+    transcript_line_bytes_max: Count = 4 * _MIB
+    # The parser itself stops at 127, so the setting can only be lower.
+    json_depth_max: Annotated[int, Field(ge=1, le=127)] = 127
+    facts_per_message_max: Count = 10_000
+    batch_messages_max: Count = 5_000
+    batch_bytes_max: Count = 16 * _MIB
+    batch_wait_s: Seconds = 0.25
+    in_flight_bytes_max: Count = 64 * _MIB
+    dead_letters_in_row_max: Count = 1_000
+    dead_letters_window_messages: Count = 10_000
+    dead_letters_window_percent_max: Annotated[float, Field(gt=0, le=100)] = 5.0
+    sink_retry_delay_max_s: Seconds = 30.0
+    shutdown_drain_s: Seconds = 10.0
+
+
+class ExportSettings(_Section):
+    """One export: where records go, and what is taken out of them on the way."""
+
+    name: Annotated[str, _matching(_EXPORT_NAME, "export name (letters, digits, '.', '_', '-')")]
+    sink: Annotated[str, _matching(_SINK_URL, "sink URL such as duckdb:traces.duckdb")]
+    redact: bool = True
+    public_repos: frozenset[Repository] = frozenset()
+    key_env: Annotated[str, Field(min_length=1)] | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.key_env is not None and self.key_file is not None:
+            message = f"export {self.name} has both key_env and key_file; give one"
+            raise ValueError(message)
+        if self.redact and self.key_env is None and self.key_file is None:
+            message = f"export {self.name} redacts and so needs key_env or key_file (or redact = false)"
+            raise ValueError(message)
+        return self
+
+    def load_key(self, environ: Mapping[str, str] | None = None) -> bytes:
+        """Read the digest key of a redacting export; `SettingsError` when it is missing, unreadable or empty."""
+        where, key = self._read_key(os.environ if environ is None else environ)
+        if not key:
+            raise SettingsError([f"export {self.name}: the digest key in {where} is empty"])
+        return key
+
+    def _read_key(self, environ: Mapping[str, str]) -> tuple[str, bytes]:
+        if self.key_env is not None:
+            if self.key_env not in environ:
+                raise SettingsError([f"export {self.name}: environment variable {self.key_env} (key_env) is not set"])
+            return f"environment variable {self.key_env}", environ[self.key_env].encode("utf-8", "surrogateescape")
+        if self.key_file is None:
+            raise SettingsError([f"export {self.name} has no digest key: give key_env or key_file"])
+        try:
+            # Editors and `openssl rand -hex 32 > key` end a file with a newline that nobody means as part of the key.
+            return f"file {self.key_file.name}", self.key_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise SettingsError([f"export {self.name}: cannot read key_file {self.key_file.name}: {reason}"]) from error
+
+
+Role = Annotated[str, _matching(re.compile(r"project|fold|export(:.+)?"), "role: project, fold, export or export:NAME")]
+
+
+class Settings(BaseSettings):
+    """All settings; every field can be given as a TOML key or as `TRACE_PROJECTOR_<FIELD>` (`__` between levels)."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=ENV_NESTED_DELIMITER,
+        hide_input_in_errors=True,
+    )
+
+    app_id: Annotated[str, _matching(_APP_ID, "application id (letters, digits, '.', '_', '-')")] = "trace-projector"
+    bootstrap_servers: Annotated[str, AfterValidator(_checked_servers)] = "127.0.0.1:9092"
+    partitions: Count = 8
+    replication_factor: Count = 1
+    generation: Count = 1
+    unbound: Literal["hold", "standalone"] = "hold"
+    roles: Annotated[tuple[Role, ...], NoDecode, BeforeValidator(_comma_separated), Field(min_length=1)] = ROLES
+    fencing: Literal["auto", "on", "off"] = "auto"
+    state_dir: Path | None = None
+    web_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    web_port: Port = 6066
+    log_format: Literal["json", "console"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    topics: TopicSettings = TopicSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    limits: LimitSettings = LimitSettings()
+    exports: tuple[ExportSettings, ...] = ()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the environment win over the file, and read nothing else."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [export.name for export in self.exports]
+        for name in names:
+            if names.count(name) > 1:
+                message = f"exports has the name {name} twice"
+                raise ValueError(message)
+        for role in self.roles:
+            if role.startswith("export:") and role.removeprefix("export:") not in names:
+                message = f"roles names {role}, and exports has no such name"
+                raise ValueError(message)
+        topics = list(self.source_topics.values())
+        for topic in topics:
+            if topics.count(topic) > 1:
+                message = f"topics names {topic} twice; every source needs a topic of its own"
+                raise ValueError(message)
+        return self
+
+    @property
+    def source_topics(self) -> dict[str, str]:
+        """Topic of each source, by the source's name."""
+        return self.topics.by_source(self.app_id)
+
+    def export_named(self, name: str) -> ExportSettings:
+        """Find one export; `SettingsError` with the names there are when it is missing."""
+        for export in self.exports:
+            if export.name == name:
+                return export
+        known = ", ".join(export.name for export in self.exports) or "none"
+        raise SettingsError([f"no export is named {name}; the settings have: {known}"])
+
+
+def load_settings(config: Path | None = None) -> Settings:
+    """Read the settings file (if any) and the environment; `SettingsError` names each bad key and where it stands."""
+    values = {} if config is None else _read_toml(config)
+    try:
+        settings = Settings(**values)
+    except MalformedVariableError as error:
+        # Its text names the variable's field and source only; the parse error it wraps would repeat the value.
+        raise SettingsError([f"environment: {error}"]) from error
+    except ValidationError as error:
+        raise SettingsError(_problems(error, config)) from error
+    unknown = _unknown_variables(settings.exports)
+    if unknown:
+        raise SettingsError(unknown)
+    return settings
+
+
+def _read_toml(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise SettingsError([f"cannot read settings file {config}: {reason}"]) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError([f"settings file {config} is not UTF-8"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError([f"settings file {config} is no TOML: {error}"]) from error
+
+
+def _problems(error: ValidationError, config: Path | None) -> list[str]:
+    problems = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        location = detail["loc"]
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            message = f"unknown key{_did_you_mean(str(location[-1]), _keys_beside(location))}"
+        elif detail["type"] == "missing":
+            message = "is required"
+        problems.append(f"{_place(location, config)}: {_dotted(location)}{message}")
+    return problems
+
+
+def _place(location: tuple[int | str, ...], config: Path | None) -> str:
+    fields = [str(part) for part in location]
+    for length in range(len(fields), 0, -1):
+        variable = (ENV_PREFIX + ENV_NESTED_DELIMITER.join(fields[:length])).upper()
+        if any(name.upper() == variable for name in os.environ):
+            return f"environment variable {variable}"
+    return "settings" if config is None else f"settings file {config}"
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return f"{text}: " if text else ""
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in location[:-1]:
+        if isinstance(part, str):
+            model = _section_of(model, part) or model
+    return list(model.model_fields)
+
+
+def _section_of(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """Give the model behind a field that is a section or a list of sections."""
+    if field not in model.model_fields:
+        return None
+    annotation = model.model_fields[field].annotation
+    for candidate in (annotation, *typing.get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def variable_names(model: type[BaseModel] = Settings, prefix: str = ENV_PREFIX) -> Iterator[str]:
+    """Yield every environment variable that is a setting, in upper case."""
+    for field, info in model.model_fields.items():
+        name = f"{prefix}{field}".upper()
+        yield name
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from variable_names(info.annotation, f"{name}{ENV_NESTED_DELIMITER}")
+
+
+def _unknown_variables(exports: tuple[ExportSettings, ...]) -> list[str]:
+    known = list(variable_names())
+    # A digest key may well live in a variable that carries our prefix.
+    allowed = {*known, *ENV_RESERVED, *(export.key_env.upper() for export in exports if export.key_env)}
+    return [
+        f"environment variable {name}: no such setting{_did_you_mean(name.upper(), known)}"
+        for name in sorted(os.environ)
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in allowed
+    ]
+
+
+def mask_url(url: str) -> str:
+    """Give a sink URL without the passwords that its user part or its parameters hold."""
+    masked = _URL_PASSWORD.sub(rf"\1:{MASK}@", url)
+    return _URL_SECRET_PARAMETER.sub(rf"\1{MASK}", masked)
