@@ -1,0 +1,1 @@
+"""Kafka brokers for tests: found, started and stopped."""
