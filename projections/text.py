@@ -1,0 +1,204 @@
+r"""Text rules of the sources, which are written in ECMAScript: white space, lengths, percent-encoding, times.
+
+Python's ``\s``, ``str.strip`` and ``\d`` differ from ECMAScript's on U+001C to U+001F, U+0085, U+FEFF and on every
+digit outside ASCII, so none of them is used on source text (spec: titan 1).
+"""
+
+import re
+from functools import lru_cache
+from urllib.parse import quote
+
+import rfc8785
+
+from projections.errors import ProjectionError
+
+MAX_SAFE_INTEGER = 2**53 - 1
+"""The greatest integer that an ECMAScript number holds without loss."""
+
+JS_SPACE_CHARACTERS = (
+    "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
+"""Every character that ECMAScript counts as white space."""
+
+JS_SPACE = "\\t\\n\\v\\f\\r \\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff"
+"""The ECMAScript white-space class, to be written inside ``[...]`` in a Python pattern."""
+
+JS_LINE_END = "\\n\\r\\u2028\\u2029"
+"""The characters that ``.`` does not match in ECMAScript, to be written inside ``[...]``."""
+
+_PATTERN_PIECE = re.compile(r"\\.|[\[\].]|[^\\\[\].]+", re.DOTALL)
+_SAFE_COMPONENT = re.compile(r"[A-Za-z0-9\-_.!~*'()]*")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNSTORABLE = re.compile("[\x00\ufffd\ud800-\udfff]")
+
+_DATE = (
+    r"(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29"
+    r"|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])))"
+)
+_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?"
+TIME_SOURCE = f"^{_DATE}T{_TIME}(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)$"
+"""The time grammar of a trace record, as an ECMAScript pattern: seconds may be left out, digits may follow them."""
+
+
+def ecma_pattern(source: str) -> re.Pattern[str]:
+    r"""Compile an ECMAScript pattern without flags, to be used with ``fullmatch``.
+
+    Rewrites ``\s``, ``\S``, ``\d`` and ``.`` into the classes that ECMAScript gives them and drops the anchors. Knows
+    the constructs of our own grammars and no others: it is no general translator.
+    """
+    out: list[str] = []
+    in_class = False
+    for piece in _PATTERN_PIECE.findall(source.removeprefix("^").removesuffix("$")):
+        if piece in "[]":
+            in_class = piece == "["
+        out.append(_python_piece(piece, in_class=in_class))
+    return re.compile("".join(out))
+
+
+def _python_piece(piece: str, *, in_class: bool) -> str:
+    if piece == r"\s":
+        return JS_SPACE if in_class else f"[{JS_SPACE}]"
+    if piece == r"\S":
+        assert not in_class, "a negated class inside a class has no Python form"
+        return f"[^{JS_SPACE}]"
+    if piece == r"\d":
+        return "0-9" if in_class else "[0-9]"
+    if piece == "." and not in_class:
+        return f"[^{JS_LINE_END}]"
+    return piece
+
+
+TIME_PATTERN = ecma_pattern(TIME_SOURCE)
+
+
+def trim_text(text: str) -> str:
+    """Text without ECMAScript white space at both ends (``String.prototype.trim``)."""
+    return text.strip(JS_SPACE_CHARACTERS)
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing is left of a text after ``trim_text``."""
+    return not text.strip(JS_SPACE_CHARACTERS)
+
+
+def utf16_length(text: str) -> int:
+    """Length in UTF-16 code units, which is what ``String.length`` counts."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def js_text(value: str | float | bool | None) -> str:  # noqa: FBT001 - a JSON scalar, not a switch
+    """Text form of a JSON scalar as ``String(value)`` gives it: ``17``, ``true``, ``1e+21``, ``null``.
+
+    An integer beyond 2**53-1 becomes the nearest double first. Raises ``number_out_of_range`` for a number that no
+    finite double holds.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+        return str(value)
+    return js_number(value)
+
+
+def js_number(value: float) -> str:
+    """Text of a number by the rules of ECMA-262 ``Number::toString``, from the nearest double."""
+    try:
+        return rfc8785.dumps(float(value)).decode("ascii")
+    except (OverflowError, rfc8785.FloatDomainError):
+        raise ProjectionError("number_out_of_range") from None
+
+
+def well_formed(text: str) -> str:
+    """Text with every lone surrogate replaced by U+FFFD, as ECMAScript does when it encodes UTF-8."""
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
+
+
+def encode_component(text: str) -> str:
+    """Percent-encode one id component (``encodeURIComponent``): UTF-8, upper-case hex, ``A-Za-z0-9-_.!~*'()`` kept.
+
+    Raises ``lone_surrogate``.
+    """
+    # Most components are UUIDs and plain words; the check is several times cheaper than quoting.
+    return text if _SAFE_COMPONENT.fullmatch(text) else _quoted(text)
+
+
+@lru_cache(maxsize=16_384)
+def _quoted(text: str) -> str:
+    if _LONE_SURROGATE.search(text):
+        raise ProjectionError("lone_surrogate")
+    return quote(text, safe="-_.!~*'()")
+
+
+def storable_text(text: str) -> str:
+    r"""Escape what UTF-8 stores refuse, without ever giving two texts one form.
+
+    NUL and lone surrogates become U+FFFD and four lower-case hex digits; so that this stays injective, a literal
+    U+FFFD becomes ``\ufffdfffd``. Every other text is returned as it is, the same object.
+    """
+    if text.isascii():
+        return text if "\x00" not in text else text.replace("\x00", "\ufffd0000")
+    return _UNSTORABLE.sub(_escape, text) if _UNSTORABLE.search(text) else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\ufffd{ord(match[0]):04x}"
+
+
+def storable_json(value: object) -> object:
+    """Apply ``storable_text`` to every text and key of a JSON value; the same object when nothing changes."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, dict):
+        pairs = [(storable_text(key), storable_json(item)) for key, item in value.items()]
+        same = all(new is item and key is old for (key, new), (old, item) in zip(pairs, value.items(), strict=True))
+        return value if same else dict(pairs)
+    if isinstance(value, list):
+        items = [storable_json(item) for item in value]
+        return value if all(new is item for new, item in zip(items, value, strict=True)) else items
+    return value
+
+
+Instant = tuple[int, str, str]
+"""Sortable form of a time: seconds since 1970 UTC, the digits of its fraction without trailing zeros, its text."""
+
+
+def is_time(value: object) -> bool:
+    """Whether a value is text in the time grammar of a trace record."""
+    return isinstance(value, str) and TIME_PATTERN.fullmatch(value) is not None
+
+
+@lru_cache(maxsize=65_536)
+def instant(text: str) -> Instant:
+    """Sortable key of a time in the record grammar, with all its digits; equal instants order by their text.
+
+    Raises ``invalid_time``. Years run from 0000 to 9999, so ``datetime`` is of no use here.
+    """
+    if TIME_PATTERN.fullmatch(text) is None:
+        raise ProjectionError("invalid_time")
+    days = _days_from_epoch(int(text[0:4]), int(text[5:7]), int(text[8:10]))
+    seconds = days * 86_400 + int(text[11:13]) * 3_600 + int(text[14:16]) * 60
+    clock, offset_s = _split_offset(text)
+    if clock[16:17] == ":":
+        seconds += int(clock[17:19])
+    return seconds - offset_s, clock[20:].rstrip("0"), text
+
+
+def _split_offset(text: str) -> tuple[str, int]:
+    if text.endswith("Z"):
+        return text[:-1], 0
+    offset_s = int(text[-5:-3]) * 3_600 + int(text[-2:]) * 60
+    return text[:-6], -offset_s if text[-6] == "-" else offset_s
+
+
+def _days_from_epoch(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 in the proleptic Gregorian calendar, year 0 included."""
+    # A year that starts in March puts the leap day last, so months need no table.
+    shifted = year - (month <= 2)
+    era_year = shifted % 400
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    day_of_era = era_year * 365 + era_year // 4 - era_year // 100 + day_of_year
+    return shifted // 400 * 146_097 + day_of_era - 719_468
