@@ -270,6 +270,16 @@ class Settings(BaseSettings):
         """Topic of each source, by the source's name."""
         return self.topics.by_source(self.app_id)
 
+    def with_roles(self, roles: tuple[str, ...]) -> Self:
+        """Give the same settings for a worker with these roles only; `SettingsError` for one that does not exist."""
+        for role in roles:
+            kind, _, name = role.partition(":")
+            if kind not in ROLES or (name and kind != "export") or role.endswith(":"):
+                raise SettingsError([f"{role} is no role: project, fold, export or export:NAME"])
+            if name:
+                self.export_named(name)
+        return self.model_copy(update={"roles": roles})
+
     def export_named(self, name: str) -> ExportSettings:
         """Find one export; `SettingsError` with the names there are when it is missing."""
         for export in self.exports:

@@ -1,0 +1,90 @@
+"""`trace-projector config`: the effective settings as TOML, with every secret masked."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import BaseModel, SecretStr
+
+from worker.cli import Invocation
+from worker.settings import MASK, ExportSettings, Settings, mask_url
+
+
+@click.command(
+    "config",
+    epilog="""\b
+Examples:
+  trace-projector config
+  trace-projector --config trace-projector.toml config
+  TRACE_PROJECTOR_GENERATION=2 trace-projector config
+""",
+)
+@click.pass_obj
+def config_command(invocation: Invocation) -> None:
+    """Print the effective settings as TOML, secrets masked.
+
+    What the settings file and the environment leave out is printed with its default. A digest key is never printed:
+    `key_env` is followed by whether that variable is set, `key_file` is given by its name.
+    """
+    click.echo(describe_settings(invocation.settings()), nl=False)
+
+
+def describe_settings(settings: Settings) -> str:
+    """Write settings as a TOML document that `--config` reads again, except for masked values and key directories."""
+    return "".join(f"{line}\n" for line in _lines(settings))
+
+
+def _lines(settings: Settings) -> Iterator[str]:
+    sections: list[tuple[str, BaseModel]] = []
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            sections.append((name, value))
+        elif name != "exports":
+            yield from _line(name, value)
+    for name, section in sections:
+        yield ""
+        yield f"[{name}]"
+        for field in type(section).model_fields:
+            value = getattr(section, field)
+            if name == "topics" and field == "erasures":
+                value = settings.source_topics["erasures"]
+            yield from _line(field, value)
+    for export in settings.exports:
+        yield ""
+        yield from _export_lines(export)
+
+
+def _export_lines(export: ExportSettings) -> Iterator[str]:
+    yield "[[exports]]"
+    yield from _line("name", export.name)
+    yield from _line("sink", mask_url(export.sink))
+    yield from _line("redact", export.redact)
+    yield from _line("public_repos", sorted(export.public_repos))
+    if export.key_env is not None:
+        state = f"set: {MASK}" if os.environ.get(export.key_env) else "not set"
+        yield f"key_env = {_toml(export.key_env)}  # {state}"
+    if export.key_file is not None:
+        yield from _line("key_file", export.key_file.name)
+
+
+def _line(name: str, value: Any) -> Iterator[str]:
+    # TOML has no null: a setting without a value is shown as the comment that it is.
+    yield f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return _toml(MASK)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    assert isinstance(value, str | Path)
+    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

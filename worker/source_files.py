@@ -1,0 +1,219 @@
+"""Source messages out of files: topic files with one message value a line, and native transcript files.
+
+Lines are read as raw bytes: only 0x0A ends one, and a byte offset counts raw bytes. No line is held that is longer than
+the limit, whatever the file holds.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import orjson
+
+from projections.decode import decode_json
+from projections.errors import ProjectionError
+from projections.sources import SOURCES
+from worker.settings import LimitSettings, Settings
+from worker.transcript_files import TranscriptSource, find_transcript_source
+
+_CHUNK_BYTES = 1 << 20
+_TOMBSTONE_BYTES_MAX = 64 << 10
+
+
+class SourceFileError(Exception):
+    """A path that cannot be read as source messages; `usage` tells a wrong command from an unreadable file."""
+
+    def __init__(self, message: str, *, usage: bool = False) -> None:
+        self.usage = usage
+        super().__init__(message)
+
+
+class SourceFile(NamedTuple):
+    """One file to read: the source it belongs to and, for a native transcript, what its lines belong to."""
+
+    path: Path
+    source: str
+    partition: int
+    transcript: TranscriptSource | None
+    size_bytes: int
+
+
+class FileMessage(NamedTuple):
+    """One message of a file: what `project_message` takes, and where it stands (`line` counts from 1).
+
+    `refused` is the reason code of a line that is no message at all (too long); `skipped` of one that is none yet.
+    """
+
+    file: SourceFile
+    line: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    size_bytes: int
+    refused: str | None = None
+    skipped: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where a person finds the message: `<path>:<line>`."""
+        return f"{self.file.path}:{self.line}"
+
+
+class RawLine(NamedTuple):
+    """One physical line: its first byte's offset, its bytes without the newline (None beyond the limit), its length."""
+
+    byte_offset: int
+    content: bytes | None
+    size_bytes: int
+    terminated: bool
+
+
+def read_lines(stream: IO[bytes], line_bytes_max: int) -> Iterator[RawLine]:
+    """Yield the lines of a binary stream; an over-long one is passed over in pieces and yielded without its content."""
+    byte_offset = 0
+    while piece := stream.readline(line_bytes_max + 1):
+        size = len(piece)
+        content: bytes | None = piece
+        while not piece.endswith(b"\n") and size > line_bytes_max:
+            content = None
+            piece = stream.readline(_CHUNK_BYTES)
+            if not piece:
+                break
+            size += len(piece)
+        terminated = piece.endswith(b"\n")
+        bare = size - terminated
+        yield RawLine(byte_offset, content if content is None else content[:bare], bare, terminated)
+        byte_offset += size
+
+
+def find_source_files(
+    paths: Iterable[Path],
+    settings: Settings,
+    *,
+    harness: str | None,
+    namespace: str | None,
+    native_id: str | None = None,
+) -> tuple[list[SourceFile], list[Path]]:
+    """Expand paths to the files to read, and list the `.jsonl` files of directories that belong to no source.
+
+    With `harness` every file is a native transcript of it; otherwise a file is named after its topic or source.
+    Raises SourceFileError for a path that is missing, unreadable or holds nothing to read.
+    """
+    names = {name: name for name in SOURCES} | {topic: source for source, topic in settings.source_topics.items()}
+    files: list[SourceFile] = []
+    passed_over: list[Path] = []
+    for path in paths:
+        found = _candidates(path, recursive=harness is not None)
+        count_before = len(files)
+        for candidate in found:
+            source = names.get(candidate.name.removesuffix(".jsonl")) if harness is None else "transcripts"
+            if source is None:
+                passed_over.append(candidate)
+                continue
+            files.append(SourceFile(candidate, source, len(files), None, _size(candidate)))
+        if len(files) == count_before:
+            raise SourceFileError(_nothing_in(path, names), usage=True)
+    if harness is None:
+        order = list(SOURCES)
+        files.sort(key=lambda file: order.index(file.source))
+        return files, passed_over
+    if namespace is None:
+        raise SourceFileError("transcript files need --namespace beside --harness", usage=True)
+    if native_id is not None and len(files) != 1:
+        raise SourceFileError(f"--native-id names one conversation, and there are {len(files)} files", usage=True)
+    return [_with_transcript(file, harness, namespace, native_id) for file in files], passed_over
+
+
+def _candidates(path: Path, *, recursive: bool) -> list[Path]:
+    try:
+        if path.is_dir():
+            return sorted(path.rglob("*.jsonl") if recursive else path.glob("*.jsonl"))
+        if not path.exists():
+            raise SourceFileError(f"{path}: no such file or directory", usage=True)
+    except OSError as error:
+        raise SourceFileError(f"{path}: {error.strerror or type(error).__name__}") from error
+    return [path]
+
+
+def _nothing_in(path: Path, names: dict[str, str]) -> str:
+    known = ", ".join(f"{name}.jsonl" for name in sorted(names))
+    if path.is_dir():
+        return f"{path}: holds no topic file ({known}); for transcripts say --harness and --namespace"
+    return f"{path}: is not named after a topic ({known}); for a transcript say --harness and --namespace"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise SourceFileError(f"{path}: {error.strerror or type(error).__name__}") from error
+
+
+def _with_transcript(file: SourceFile, harness: str, namespace: str, native_id: str | None) -> SourceFile:
+    try:
+        found = find_transcript_source(file.path, harness, namespace, native_id)
+    except OSError as error:
+        raise SourceFileError(f"{file.path}: {error.strerror or type(error).__name__}") from error
+    except ValueError as error:
+        raise SourceFileError(f"{file.path}: {error}") from error
+    return file._replace(transcript=found)
+
+
+def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[FileMessage]:
+    """Yield every message of a file in its order; SourceFileError when the file cannot be read."""
+    line_bytes_max = limits.message_bytes_max if file.transcript is None else limits.transcript_line_bytes_max
+    try:
+        with file.path.open("rb") as stream:
+            for number, line in enumerate(read_lines(stream, line_bytes_max), start=1):
+                yield _message(file, number, line)
+    except OSError as error:
+        raise SourceFileError(f"{file.path}: {error.strerror or type(error).__name__}") from error
+
+
+def _message(file: SourceFile, number: int, line: RawLine) -> FileMessage:
+    message = FileMessage(file, number, number - 1, None, None, line.size_bytes)
+    if line.content is None:
+        return message._replace(refused="message_too_large" if file.transcript is None else "line_too_large")
+    if not line.content.strip(b" \t\r"):
+        return message._replace(skipped="blank_line")
+    # A file that is still written ends in the middle of a line; that is no error, and it is read when it is complete.
+    if not line.terminated and not _parses(line.content):
+        return message._replace(skipped="unfinished_line")
+    if file.transcript is not None:
+        return message._replace(value=_transcript_value(file.transcript, line))
+    key = tombstone_key(line.content)
+    return message._replace(value=line.content) if key is None else message._replace(key=key)
+
+
+def _parses(content: bytes) -> bool:
+    try:
+        decode_json(content.rstrip(b"\0"))
+    except ProjectionError:
+        return False
+    return True
+
+
+def tombstone_key(content: bytes) -> bytes | None:
+    """Give the message key of a line `{"key": …, "value": null}`; None for a line that is a value."""
+    # The projection parses every line anyway, so only what may be a tombstone is parsed here too.
+    if len(content) > _TOMBSTONE_BYTES_MAX or b'"key"' not in content or b"null" not in content:
+        return None
+    try:
+        parsed = decode_json(content)
+    except ProjectionError:
+        return None
+    if not isinstance(parsed, dict) or parsed.keys() != {"key", "value"} or parsed["value"] is not None:
+        return None
+    key = parsed["key"]
+    return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else orjson.dumps(key)
+
+
+def _transcript_value(transcript: TranscriptSource, line: RawLine) -> bytes:
+    """Wrap one native line as the transcripts topic carries it."""
+    assert line.content is not None
+    message = {"source": transcript._asdict(), "byteOffset": line.byte_offset}
+    try:
+        return orjson.dumps(message | {"line": line.content.decode("utf-8")})
+    except UnicodeDecodeError:
+        return orjson.dumps(message | {"lineB64": base64.b64encode(line.content).decode("ascii")})
