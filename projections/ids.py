@@ -101,6 +101,17 @@ def conversation_item_ref(identity: Identity, kind: ItemKind, native_id: str) ->
     return f"{kind}:{_scope(identity)}:{_component(native_id)}"
 
 
+def split_conversation_ref(ref: str) -> ConversationIdentity | None:
+    """Decoded identity of a conversation ref; None for a text outside the grammar."""
+    if CONVERSATION_REF_PATTERN.fullmatch(ref) is None:
+        return None
+    parts = [_decode_component(part) for part in ref.split(":")[1:]]
+    harness, namespace, native_id = parts
+    if harness is None or namespace is None or native_id is None:
+        return None
+    return ConversationIdentity(harness, namespace, native_id)
+
+
 def cost_id(identity: Identity, measurement: Mapping[str, Any]) -> str:
     """Id of a usage measurement: of its response for a delta, of its scope and epoch for a snapshot.
 

@@ -107,7 +107,12 @@ def js_text(value: str | float | bool | None) -> str:  # noqa: FBT001 - a JSON s
 def js_number(value: float) -> str:
     """Text of a number by the rules of ECMA-262 ``Number::toString``, from the nearest double."""
     try:
-        return rfc8785.dumps(float(value)).decode("ascii")
+        double = float(value)
+        digits = repr(double)
+        # Without an exponent both write the same shortest digits; rfc8785 knows when ECMAScript wants one.
+        if digits[0].isdigit() and "e" not in digits:
+            return digits.removesuffix(".0")
+        return rfc8785.dumps(double).decode("ascii")
     except (OverflowError, rfc8785.FloatDomainError):
         raise ProjectionError("number_out_of_range") from None
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.rows import assert_rows, differs, load_rows, same_json
+from tests.conformance.rows import Row, assert_rows, differs, load_rows, same_json
 
 
 def test_a_missing_file_of_rows_fails(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_an_empty_file_of_rows_fails(tmp_path: Path) -> None:
 
 
 def test_all_rows_that_fail_are_listed_by_name_even_when_one_crashes() -> None:
-    rows = [{"name": "right", "value": 1}, {"name": "wrong", "value": 2}, {"name": "crashes"}]
+    rows: list[Row] = [{"name": "right", "value": 1}, {"name": "wrong", "value": 2}, {"name": "crashes"}]
     with pytest.raises(AssertionError, match=r"2 rows fail:\nwrong: gave 2, expected 1\ncrashes: raised KeyError"):
         assert_rows(rows, lambda row: differs(row["value"], 1))
 
