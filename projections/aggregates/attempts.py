@@ -1,0 +1,239 @@
+"""Attempts: one per step, iteration and attempt that a snapshot, an ActiveStep or an execution shows."""
+
+from typing import TYPE_CHECKING, Any
+
+from projections.ids import attempt_id, split_attempt_id
+from projections.text import storable_text
+from projections.times import time_key
+
+if TYPE_CHECKING:
+    from projections.aggregates.run import RunState
+
+_SCHEMA = "titan.trace/v1"
+_TERMINAL = frozenset({"succeeded", "failed", "cancelled", "cancellation_unknown", "ended"})
+
+
+class Attempt:
+    """Everything that is known about one attempt."""
+
+    __slots__ = (
+        "active",
+        "attempt",
+        "current",
+        "executions",
+        "first_gate_at",
+        "id",
+        "is_last",
+        "iteration",
+        "kind",
+        "policy_at",
+        "result",
+        "run_id",
+        "step",
+        "usage",
+    )
+
+    def __init__(self, run_id: str, step: str, iteration: int, attempt: int) -> None:
+        self.run_id = run_id
+        self.step = step
+        self.iteration = iteration
+        self.attempt = attempt
+        self.id = attempt_id(run_id, step, iteration, attempt)
+        self.active: dict[str, Any] | None = None
+        self.current: dict[str, Any] | None = None
+        self.executions: list[dict[str, Any]] = []
+        self.usage: list[dict[str, Any]] = []
+        self.result: dict[str, Any] | None = None
+        self.is_last = False
+        self.kind = "seed"
+        self.first_gate_at: str | None = None
+        self.policy_at: str | None = None
+
+    @property
+    def execution(self) -> dict[str, Any] | None:
+        """The execution that counts: of several for one request key, the greater (preparedAt, executionId)."""
+        return max(self.executions, key=lambda row: (time_key(row["preparedAt"]), row["executionId"]), default=None)
+
+    @property
+    def start(self) -> str | None:
+        """When the attempt started (decisions: start of an attempt); None holds it back."""
+        execution = self.execution
+        started = self.active["startedAt"] if self.active else None
+        completed = self.result["completedAt"] if self.result else None
+        if self.kind == "dispatch":
+            return (execution["preparedAt"] if execution else None) or started or completed
+        gate_at = self.first_gate_at if self.kind == "assisted" else self.policy_at
+        return started or gate_at or completed
+
+
+def find_attempts(state: "RunState") -> list[Attempt]:
+    """Find the attempts of a run, in order of step, iteration and number, with what is known about each."""
+    found: dict[tuple[str, int, int], Attempt] = {}
+
+    def attempt_of(step: str, iteration: int, attempt: int) -> Attempt:
+        key = (step, iteration, attempt)
+        if key not in found:
+            found[key] = Attempt(state.run_id, *key)
+        return found[key]
+
+    for execution in state.executions:
+        parts = split_attempt_id(execution["requestKey"])
+        assert parts is not None
+        attempt_of(parts.step, parts.iteration, parts.attempt).executions.append(execution)
+    for active in state.actives:
+        attempt_of(active["stepId"], active["iteration"], active["attempt"]).active = active
+    for current in state.snapshot["active"] if state.snapshot else ():
+        attempt_of(current["stepId"], current["iteration"], current["attempt"]).current = current
+    highest: dict[tuple[str, int], int] = {}
+    for step, iteration, number in found:
+        highest[(step, iteration)] = max(number, highest.get((step, iteration), 0))
+    for result in state.steps:
+        place = (result["stepId"], result["iteration"])
+        attempt_of(*place, highest.setdefault(place, 0)).result = result
+    for attempt in found.values():
+        attempt.is_last = attempt.attempt == highest[(attempt.step, attempt.iteration)]
+    _give_usage(state, found)
+    attempts = [found[key] for key in sorted(found)]
+    _give_kinds(state, attempts)
+    return attempts
+
+
+def _give_usage(state: "RunState", found: dict[tuple[str, int, int], Attempt]) -> None:
+    for usage in state.usage:
+        parts = split_attempt_id(usage["attemptId"])
+        assert parts is not None
+        attempt = found.get((parts.step, parts.iteration, parts.attempt))
+        if attempt is not None:
+            attempt.usage.append(usage)
+
+
+def _give_kinds(state: "RunState", attempts: list[Attempt]) -> None:
+    """Decide each attempt's step kind: a result's operation, else what exists of it (decisions: step kind)."""
+    from projections.aggregates.gates import gate_times  # noqa: PLC0415  (gates need the attempts, attempts the gates)
+
+    human, policy = gate_times(state, attempts)
+    by_place: dict[tuple[str, int], str] = {}
+    for attempt in attempts:
+        place = (attempt.step, attempt.iteration)
+        operation = attempt.result.get("operation") if attempt.result else None
+        if operation:
+            by_place[place] = operation
+        elif attempt.executions or attempt.active or attempt.current:
+            by_place.setdefault(place, "dispatch")
+    for attempt in attempts:
+        place = (attempt.step, attempt.iteration)
+        attempt.first_gate_at = human.get(place)
+        attempt.policy_at = policy.get(attempt.id)
+        fallback = "assisted" if place in human else "authorize" if attempt.id in policy else "seed"
+        attempt.kind = by_place.get(place, fallback)
+
+
+def project_attempt(attempt: Attempt) -> dict[str, Any] | None:
+    """Project one attempt; None while nothing says when it started."""
+    at = attempt.start
+    if at is None:
+        return None
+    record: dict[str, Any] = {
+        "schema": _SCHEMA,
+        "kind": "attempt",
+        "id": attempt.id,
+        "runId": attempt.run_id,
+        "at": at,
+        "stepId": storable_text(attempt.step),
+        "iteration": attempt.iteration,
+        "attempt": attempt.attempt,
+        "stepKind": attempt.kind,
+    }
+    record.update(_outcome(attempt))
+    record.update(_result(attempt))
+    return record
+
+
+def _outcome(attempt: Attempt) -> dict[str, Any]:
+    """Give execution, phase and outcome: the ledger's word for a dispatch, a result's existence for the rest."""
+    execution = attempt.execution
+    fields: dict[str, Any] = {}
+    if execution is not None:
+        fields["executionId"] = execution["executionId"]
+        fields["phase"] = execution["phase"]
+    if attempt.kind != "dispatch":
+        if attempt.result is not None:
+            fields["outcome"] = "succeeded"
+        return fields
+    if execution is None:
+        return fields
+    phase = execution["phase"]
+    if phase in _TERMINAL:
+        fields["outcome"] = "failed" if phase == "ended" else phase
+        if phase == "ended":
+            fields["retryable"] = False
+        elif phase == "failed":
+            fields["retryable"] = execution["retryable"]
+            fields["error"] = execution["error"]
+    elif phase == "recovery_required" or _recovery(attempt) is not None:
+        fields["outcome"] = "recovery_required"
+    return fields
+
+
+def _recovery(attempt: Attempt) -> dict[str, Any] | None:
+    """Give the recovery that the newest snapshot shows, until a result or a terminal phase is known."""
+    execution = attempt.execution
+    if attempt.result is not None or (execution is not None and execution["phase"] in _TERMINAL):
+        return None
+    return attempt.current.get("recovery") if attempt.current else None
+
+
+def _result(attempt: Attempt) -> dict[str, Any]:
+    """Give the rest in record order: signal, who ran it, conversation, model, usage and digests."""
+    execution = attempt.execution or {}
+    result = attempt.result or {}
+    active = attempt.active or {}
+    fields: dict[str, Any] = {}
+    if "signal" in result:
+        fields["signal"] = result["signal"]
+    runner = execution.get("runnerRef") or active.get("runnerRef")
+    if attempt.kind == "dispatch":
+        # In a StepResult of a dispatch, agentId holds the runner.
+        runner = runner or result.get("agentId")
+        agent = {"agentId": execution["agentId"]} if "agentId" in execution else {}
+    else:
+        agent = {"agentId": result["agentId"]} if "agentId" in result else {}
+    if runner:
+        fields["runnerRef"] = runner
+    fields.update(agent)
+    if "conversation" in execution:
+        fields["conversation"] = execution["conversation"]
+    usage = _usage(attempt)
+    if usage.get("model"):
+        fields["model"] = usage["model"]
+    if "completedAt" in result:
+        fields["completedAt"] = result["completedAt"]
+    if usage:
+        fields["usage"] = usage["usage"]
+    recovery = _recovery(attempt)
+    if recovery is not None:
+        fields["recovery"] = recovery
+    prompt = execution.get("promptSha256") or active.get("promptSha256") or result.get("promptSha256")
+    if prompt:
+        fields["promptSha256"] = prompt
+    if "outputSha256" in result:
+        fields["outputSha256"] = result["outputSha256"]
+    return fields
+
+
+def _usage(attempt: Attempt) -> dict[str, Any]:
+    """Add up the usage of the attempt's conversations in their order; any delta supersedes every snapshot."""
+    rows = attempt.usage
+    if any(row["basis"] == "delta" for row in rows):
+        rows = [row for row in rows if row["basis"] == "delta"]
+    if not rows:
+        return {}
+    usage: dict[str, Any] = {"costUsd": 0}
+    model = None
+    for row in rows:
+        usage["costUsd"] += row["usd"]
+        for name, count in (("inputTokens", row["input"]), ("outputTokens", row["output"])):
+            if count is not None:
+                usage[name] = usage.get(name, 0) + count
+        model = row["model"] or model
+    return {"usage": usage, "model": model}

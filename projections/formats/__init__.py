@@ -1,0 +1,32 @@
+"""The transcript formats: how a native line becomes a line fact, and how line facts become items, in one table.
+
+A line fact's body holds no content and always has ``at`` (the line's own time or null), ``len`` and ``sha`` (its
+span). What else it holds is between a format's ``read_line`` and its assembly.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from projections.formats.assembly import Assembly
+from projections.formats.claude_code import ClaudeCodeAssembly
+from projections.formats.claude_code import read_line as read_claude_code_line
+from projections.formats.observation import ObservationAssembly
+from projections.ids import ConversationIdentity
+
+
+class Format(NamedTuple):
+    """One transcript format.
+
+    ``read_line`` takes the parsed line, its bytes without the newline and its ordinal (where the source numbers its
+    entries); it gives a line fact's body, or the bounded reason why the line says nothing to a trace; it raises
+    ProjectionError for a line that can never be projected. It is None for observations, which are no native lines.
+    """
+
+    read_line: Callable[[Any, bytes, int | None], dict[str, Any] | str] | None
+    assembly: Callable[[ConversationIdentity], Assembly]
+
+
+FORMATS: dict[str, Format] = {
+    "claude-code": Format(read_claude_code_line, ClaudeCodeAssembly),
+    "observation": Format(None, ObservationAssembly),
+}

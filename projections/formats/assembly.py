@@ -1,0 +1,145 @@
+"""What every transcript format shares: items, the records in the making, assembled from line facts in source order.
+
+A format's assembly gets the line facts of one conversation in source order (source id, byte offset, subrecord) and
+decides everything that needs neighbours. It never sees runs or attempts: the conversation aggregate owns those.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from projections.ids import ConversationIdentity
+
+
+class Position(NamedTuple):
+    """The place of a line fact: sources in text order, then bytes, then the part of the line."""
+
+    source_id: str
+    offset: int
+    part: int
+
+
+class Report(NamedTuple):
+    """One reading of a usage counter that stands for a whole turn or conversation."""
+
+    sequence: int
+    position: Position
+    at: str | None
+    measurement: dict[str, Any]
+    span: dict[str, Any] | None
+
+
+class Item:
+    """One call, cost or gate of a conversation, still without its run and attempt.
+
+    ``native_id`` is a record id, except for a gate, whose id starts with its run. ``fields`` are the record's own
+    fields in record order. ``at`` is None until a time is known. ``group`` names what is copied or kept together (a
+    response); a withdrawn item is in no record. ``rank`` is the place among the conversation's items, ``owner`` the
+    attempt that the aggregate attributed it to and ``counted`` how many of its reports it attributed.
+    """
+
+    __slots__ = (
+        "at",
+        "counted",
+        "fields",
+        "group",
+        "kind",
+        "measurement",
+        "native_id",
+        "owner",
+        "rank",
+        "reports",
+        "shown",
+        "withdrawn",
+    )
+
+    def __init__(self, kind: str, native_id: str, at: str | None, fields: dict[str, Any], group: Any = None) -> None:
+        self.kind = kind
+        self.native_id = native_id
+        self.at = at
+        self.fields = fields
+        self.group = group
+        self.measurement: dict[str, Any] | None = None
+        self.reports: list[Report] | None = None
+        self.shown: Report | None = None
+        self.withdrawn = False
+        self.rank = 0
+        self.owner: str | None = None
+        self.counted = 0
+
+
+class Assembly(Protocol):
+    """A format's way from line facts to items."""
+
+    first_rank: int
+    items: list[Item]
+    touched: dict[int, Item]
+    claims: dict[str, Any]
+    new_claims: set[str]
+
+    def add(self, position: Position, body: dict[str, Any]) -> None:
+        """Take the next line fact in source order; amortised O(1)."""
+
+    def answer(self, meeting: str, claims: dict[str, Any]) -> None:
+        """Take all claims on something that several conversations hold."""
+
+
+class Items:
+    """The items of one assembly: their order, their times, and which of them changed since they were last taken."""
+
+    def __init__(self, identity: ConversationIdentity) -> None:
+        self.identity = identity
+        self.first_rank = 0
+        self.items: list[Item] = []
+        self.touched: dict[int, Item] = {}
+        self.claims: dict[str, Any] = {}
+        self.new_claims: set[str] = set()
+        self._last_time: dict[str, str] = {}
+        self._untimed: dict[str, list[Item]] = {}
+
+    def answer(self, meeting: str, claims: dict[str, Any]) -> None:
+        """Formats whose history is never copied claim nothing, so nothing is answered."""
+        raise AssertionError(meeting, len(claims))
+
+    def see_time(self, source_id: str, at: str | None) -> str | None:
+        """Give the time of a line: its own, else that of the nearest earlier line of its source that has one.
+
+        The first time of a source is also given to the items before it (decisions: a transcript item without a
+        timestamp).
+        """
+        if at is None:
+            return self._last_time.get(source_id)
+        self._last_time[source_id] = at
+        for item in self._untimed.pop(source_id, ()):
+            item.at = at
+            self.touch(item)
+        return at
+
+    def put(self, item: Item, source_id: str) -> Item:
+        """Add a new item at the end."""
+        item.rank = self.first_rank + len(self.items)
+        self.items.append(item)
+        if item.at is None:
+            self._untimed.setdefault(source_id, []).append(item)
+        self.touch(item)
+        return item
+
+    def touch(self, item: Item) -> None:
+        """Remember that an item's record may have changed."""
+        self.touched[item.rank] = item
+
+    def withdraw(self, items: Iterable[Item], *, withdrawn: bool) -> None:
+        """Take items out of the records, or back in."""
+        for item in items:
+            if item.withdrawn is not withdrawn:
+                item.withdrawn = withdrawn
+                self.touch(item)
+
+
+def span_of(position: Position, body: dict[str, Any]) -> dict[str, Any]:
+    """Give the span of a line fact: where its line stands and what it hashes to."""
+    return {
+        "sourceId": position.source_id,
+        "byteOffset": position.offset,
+        "byteLength": body["len"],
+        "contentHash": body["sha"],
+    }

@@ -1,0 +1,103 @@
+"""From a Kafka message to an event: plain value, change-capture envelope, or tombstone."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from projections.decode import decode_json
+from projections.errors import ProjectionError
+from projections.text import is_blank
+
+_CHANGE_OPERATIONS = frozenset({"c", "u", "r", "d"})
+_OTHER_OPERATIONS = frozenset({"t", "m"})
+
+
+class Event(NamedTuple):
+    """One parsed message.
+
+    ``value`` is the new row, or None when a row was deleted; then ``before`` is the deleted row when the source gives
+    it. ``key_id`` is the id in the message's key, read only for deletions. ``source`` is (partition, offset).
+    """
+
+    value: Any
+    before: Mapping[str, Any] | None
+    key_id: str | None
+    source: tuple[int, int]
+
+
+def read_event(
+    key: bytes | None, value: bytes | None, source: tuple[int, int], key_fields: tuple[str, ...]
+) -> Event | None:
+    """Read one message; None for an envelope that carries no row (a truncation, a log message).
+
+    Raises ProjectionError for a value that is not JSON, and for a deletion that names no id.
+    """
+    if value is None:
+        return Event(None, None, _key_id(key, key_fields), source)
+    parsed = decode_json(value)
+    if not isinstance(parsed, Mapping):
+        raise ProjectionError("not_an_object")
+    row = _payload(parsed)
+    if row is None:
+        return Event(None, None, _key_id(key, key_fields), source)
+    if not _is_change(row):
+        return Event(row, None, None, source)
+    if row["op"] in _OTHER_OPERATIONS:
+        return None
+    after = row.get("after")
+    if row["op"] != "d":
+        if not isinstance(after, Mapping):
+            raise ProjectionError("not_an_object", "after")
+        return Event(after, None, None, source)
+    before = row.get("before")
+    if before is not None and not isinstance(before, Mapping):
+        raise ProjectionError("not_an_object", "before")
+    named = None if before is None else _id_field(before, key_fields)
+    return Event(None, before, named if named is not None else _key_id(key, key_fields), source)
+
+
+def _payload(parsed: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Take the payload out of a message that carries its schema beside it."""
+    if parsed.keys() != {"schema", "payload"}:
+        return parsed
+    payload = parsed["payload"]
+    if payload is not None and not isinstance(payload, Mapping):
+        raise ProjectionError("not_an_object", "payload")
+    return payload
+
+
+def _is_change(row: Mapping[str, Any]) -> bool:
+    operation = row.get("op")
+    return (
+        isinstance(operation, str)
+        and operation in _CHANGE_OPERATIONS | _OTHER_OPERATIONS
+        and ("after" in row or "before" in row or operation in _OTHER_OPERATIONS)
+    )
+
+
+def _key_id(key: bytes | None, key_fields: tuple[str, ...]) -> str | None:
+    """Read the id in a message key: plain text, a JSON string, or the id field of a JSON object."""
+    if not key_fields:
+        return None
+    if not key:
+        raise ProjectionError("missing_key")
+    text: Any
+    if key.lstrip()[:1] in (b"{", b'"'):
+        text = decode_json(key)
+        if isinstance(text, Mapping):
+            text = _id_field(_payload(text) or {}, key_fields)
+    else:
+        try:
+            text = key.decode()
+        except UnicodeDecodeError:
+            raise ProjectionError("invalid_key") from None
+    if not isinstance(text, str) or is_blank(text):
+        raise ProjectionError("invalid_key")
+    return text
+
+
+def _id_field(row: Mapping[str, Any], key_fields: tuple[str, ...]) -> str | None:
+    for name in key_fields:
+        found = row.get(name)
+        if isinstance(found, str) and not is_blank(found):
+            return found
+    return None

@@ -1,0 +1,22 @@
+"""The erasures topic: one message makes everything about a run or a conversation disappear for good."""
+
+from projections.errors import ProjectionError
+from projections.facts import Fact
+from projections.ids import CONVERSATION_REF_PATTERN
+from projections.sources.envelope import Event
+from projections.sources.fields import Row
+
+
+def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
+    """Project ``{"run": id}`` or ``{"conversation": ref}``; an erasure itself cannot be deleted."""
+    if event.value is None:
+        return [], "tombstone", []
+    row = Row(event.value)
+    if row.has("run") == row.has("conversation"):
+        raise ProjectionError("invalid_field", "run")
+    if row.has("run"):
+        return [Fact(f"run:{row.native('run')}", "erased", (), body=True)], None, []
+    ref = row.native("conversation")
+    if not CONVERSATION_REF_PATTERN.fullmatch(ref):
+        raise row.refuse("conversation")
+    return [Fact(ref, "erased", (), body=True)], None, []

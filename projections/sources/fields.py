@@ -1,0 +1,189 @@
+"""Typed reading of source rows: every field that a fact takes is checked here, once, and named in the error.
+
+Rows come from programs (camelCase) and from database tables through change capture (snake_case, JSON columns as
+text); both are read alike.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from projections.canonical import digest_of_json, digest_of_text
+from projections.decode import decode_json
+from projections.errors import ProjectionError
+from projections.text import MAX_SAFE_INTEGER, is_blank, is_time, storable_text, well_formed
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CAPITAL = re.compile(r"(?<!^)([A-Z])")
+_SNAKE: dict[str, str] = {}
+_ABSENT = object()
+
+
+def snake_case(name: str) -> str:
+    """Give the table column of a record field: ``createdAt`` is ``created_at``."""
+    found = _SNAKE.get(name)
+    if found is None:
+        found = _SNAKE[name] = _CAPITAL.sub(r"_\1", name).lower()
+    return found
+
+
+class Row:
+    """One JSON object of a source, read field by field; ``path`` is its place in the message, for errors."""
+
+    __slots__ = ("_path", "_row")
+
+    def __init__(self, value: Any, path: str = "") -> None:
+        if not isinstance(value, Mapping):
+            raise ProjectionError("not_an_object", path or None)
+        self._row: Mapping[str, Any] = value
+        self._path = path
+
+    def where(self, name: str) -> str:
+        """Give the dotted path of a field."""
+        return f"{self._path}.{name}" if self._path else name
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """The object itself."""
+        return self._row
+
+    def raw(self, name: str) -> Any:
+        """Give a field as it stands; None when it is absent."""
+        value = self._row.get(name, _ABSENT)
+        return self._row.get(snake_case(name)) if value is _ABSENT else value
+
+    def has(self, name: str) -> bool:
+        """Say whether the field is there, null included."""
+        return name in self._row or snake_case(name) in self._row
+
+    def refuse(self, name: str, reason: str = "invalid_field") -> ProjectionError:
+        """Make the error that names one field."""
+        return ProjectionError(reason, self.where(name))
+
+    def text(self, name: str) -> str:
+        """Read a text that must be there and not empty."""
+        value = self.text_or_none(name)
+        if not value:
+            raise self.refuse(name)
+        return value
+
+    def native(self, name: str) -> str:
+        """Read a source id, kept as it is: ids are encoded, never escaped. It must not be blank."""
+        return native_text(self.raw(name), self.where(name))
+
+    def text_or_none(self, name: str) -> str | None:
+        """Read a text that may be null or absent."""
+        value = self.raw(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self.refuse(name)
+        return storable_text(value)
+
+    def one_of(self, name: str, allowed: Collection[str]) -> str:
+        """Read a text out of a closed list."""
+        value = self.raw(name)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.refuse(name)
+        return value
+
+    def count(self, name: str) -> int:
+        """Read a whole number from 0 to 2^53-1; ``1.0`` and ``1e2`` are whole numbers."""
+        return whole_number(self.raw(name), self.where(name))
+
+    def time(self, name: str) -> str:
+        """Read an RFC 3339 time that must be there, kept as the source wrote it."""
+        value = self.time_or_none(name)
+        if value is None:
+            raise self.refuse(name)
+        return value
+
+    def time_or_none(self, name: str) -> str | None:
+        """Read a time that may be null or absent."""
+        value = self.raw(name)
+        return None if value is None else checked_time(value, self.where(name))
+
+    def digest(self, content: str, given: str, *, as_json: bool = False) -> str | None:
+        """Digest a content field, or take the digest that the source gives instead of (or beside) it.
+
+        Null and absent content has no digest. Texts are digested as their UTF-8, other values as RFC 8785 JSON when
+        ``as_json``, else as their ECMAScript text.
+        """
+        ready = self.raw(given)
+        if ready is not None:
+            if not isinstance(ready, str) or not _DIGEST.fullmatch(ready):
+                raise self.refuse(given)
+            return ready
+        value = self.json(content) if as_json else self.raw(content)
+        if value is None:
+            return None
+        return digest_of_json(value) if as_json or isinstance(value, dict | list) else digest_of_text(value)
+
+    def json(self, name: str) -> Any:
+        """Read a JSON column: the value itself, or its text."""
+        value = self.raw(name)
+        if isinstance(value, str) and value[:1] in _JSON_STARTS:
+            try:
+                return decode_json(value.encode())
+            except (ProjectionError, UnicodeEncodeError):
+                raise self.refuse(name) from None
+        return value
+
+    def row(self, name: str) -> "Row":
+        """Read a nested object that must be there."""
+        return Row(self.json(name), self.where(name))
+
+    def row_or_none(self, name: str) -> "Row | None":
+        """Read a nested object that may be null or absent."""
+        value = self.json(name)
+        return None if value is None else Row(value, self.where(name))
+
+
+_JSON_STARTS = frozenset('{["')
+
+
+def native_text(value: Any, where: str) -> str:
+    """Check a source id: text that is not blank and can be encoded (decisions: lone surrogate escapes)."""
+    if not isinstance(value, str) or is_blank(value):
+        raise ProjectionError("invalid_field", where)
+    if not value.isascii() and well_formed(value) != value:
+        raise ProjectionError("lone_surrogate", where)
+    return value
+
+
+def whole_number(value: Any, where: str) -> int:
+    """Check a count: a JSON number with an integral value from 0 to 2^53-1, else an error naming ``where``."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ProjectionError("invalid_count", where)
+    if not 0 <= value <= MAX_SAFE_INTEGER:
+        raise ProjectionError("count_out_of_range", where)
+    return value
+
+
+def checked_time(value: Any, where: str) -> str:
+    """Check that a value is a time in the grammar of records and give it back as it was written."""
+    if not is_time(value):
+        raise ProjectionError("invalid_time", where)
+    return str(value)
+
+
+def checked_number(value: Any, where: str) -> int | float:
+    """Check a JSON number that is no boolean; an integral float becomes an int, so equal amounts have equal bytes."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ProjectionError("invalid_number", where)
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_SAFE_INTEGER else value
+
+
+def read_span(row: Row) -> dict[str, Any]:
+    """Read the place of a transcript line; line number and native ordinal are left out (spec: titan 6)."""
+    content_hash = row.text("contentHash")
+    if not _DIGEST.fullmatch(content_hash):
+        raise row.refuse("contentHash")
+    return {
+        "sourceId": row.text("sourceId"),
+        "byteOffset": row.count("byteOffset"),
+        "byteLength": row.count("byteLength"),
+        "contentHash": content_hash,
+    }

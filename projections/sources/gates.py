@@ -1,0 +1,177 @@
+"""Gate rows: human gates (spec: titan 9.2) and policy decisions in their three shapes (spec: titan 9.3).
+
+Prompts and payloads become digests here; a fact of a gate holds what a gate record holds.
+"""
+
+import re
+from typing import Any
+
+from projections.errors import ProjectionError
+from projections.ids import (
+    ATTEMPT_ID_PATTERN,
+    HUMAN_GATE_ID_PATTERN,
+    POLICY_GATE_ID_PATTERN,
+    policy_gate_id,
+    split_attempt_id,
+)
+from projections.sources.fields import Row
+from projections.text import JS_SPACE, encode_component
+
+GATE_STATUSES = ("pending", "resolved", "cancelled", "expired")
+POLICY_VERDICTS = ("allow", "deny", "revise")
+
+_OWNER_CLASSES = frozenset({"owner-terminal", "owner-remote"})
+_VERDICTS = {
+    **dict.fromkeys(("approve", "approved", "allow", "pass"), "allow"),
+    **dict.fromkeys(("refuse", "refused", "reject", "rejected", "deny", "denied"), "deny"),
+    **dict.fromkeys(("revise", "needs_revision"), "revise"),
+}
+_SPACES = re.compile(f"[{JS_SPACE}]+")
+_LEADING_DIGITS = re.compile(r"[0-9]+")
+
+
+def read_human_gate(row: Row) -> dict[str, Any]:
+    """Read one GateRecord row; the result holds the gate record's fields, with ``at`` for createdAt."""
+    gate_id = row.native("id")
+    if not HUMAN_GATE_ID_PATTERN.fullmatch(gate_id):
+        raise row.refuse("id")
+    status = row.one_of("status", GATE_STATUSES)
+    body: dict[str, Any] = {"id": gate_id, "at": row.time("createdAt"), "status": status}
+    payload = row.json("payload")
+    # Producers leave the last payload in place when a gate is cancelled; only a resolved gate decided anything.
+    if status == "resolved":
+        body["verdict"] = verdict_of(payload)
+    decided_by = _actor(row)
+    if decided_by is not None:
+        body["decidedBy"] = decided_by
+    rule = row.row_or_none("rule")
+    if rule is not None:
+        body["policyRule"] = {
+            "table": rule.text("table"),
+            "rowId": rule.text("ruleId"),
+            "version": leading_number(rule.raw("version")),
+        }
+    for name in ("resolvedAt", "expiresAt"):
+        time = row.time_or_none(name)
+        if time is not None:
+            body[name] = time
+    reason = _reason(row, status, payload)
+    if reason is not None:
+        body["reason"] = reason
+    for content, digest, as_json in (("prompt", "promptSha256", False), ("payload", "payloadSha256", True)):
+        found = row.digest(content, digest, as_json=as_json)
+        if found is not None:
+            body[digest] = found
+    return body
+
+
+def verdict_of(payload: Any) -> str | None:
+    """Give what a payload decided: allow, deny or revise; None when its words say none of them."""
+    if not isinstance(payload, dict):
+        return None
+    for name in ("decision", "signal"):
+        word = payload.get(name)
+        if isinstance(word, str) and word in _VERDICTS:
+            return _VERDICTS[word]
+    return None
+
+
+def leading_number(version: Any) -> int:
+    """Give the leading integer of a table version; 0 when there is none."""
+    found = _LEADING_DIGITS.match(version) if isinstance(version, str) else None
+    if found is not None:
+        return min(int(found.group()), 2**53 - 1)
+    return version if isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**53 else 0
+
+
+def encode_spaces(name: str) -> str:
+    """Percent-encode the white space of an actor's name, which its label may not hold."""
+    return _SPACES.sub(lambda found: encode_component(found.group()), name)
+
+
+def _actor(row: Row) -> str | None:
+    actor = row.row_or_none("resolvedBy")
+    if actor is None:
+        return None
+    label = "human" if actor.text("class") in _OWNER_CLASSES else "agent"
+    return f"{label}:{encode_spaces(actor.text('id'))}"
+
+
+def _reason(row: Row, status: str, payload: Any) -> str | None:
+    if status == "resolved":
+        return Row(payload, "payload").text_or_none("reason") if isinstance(payload, dict) else None
+    return row.text_or_none("reason") if status == "cancelled" else None
+
+
+def is_policy_gate(row: Row) -> bool:
+    """Say whether a row of the gate topic is a policy decision (a record or an evidence record)."""
+    gate_id = row.raw("id")
+    return (
+        row.raw("gateKind") == "policy"
+        or (row.has("spanId") and row.has("traceId"))
+        or (isinstance(gate_id, str) and "#policy:" in gate_id)
+    )
+
+
+def read_policy_gate(row: Row) -> dict[str, Any]:
+    """Read a policy gate: a complete record, an evidence record, or an entry without an envelope.
+
+    The result holds the fields of the gate record that the row has; ``attemptId`` always, ``runId`` unless the
+    attempt id says it, ``at`` only when the row has one.
+    """
+    attempt_id, gate_id = _policy_ids(row)
+    body: dict[str, Any] = {"id": gate_id, "attemptId": attempt_id}
+    at = row.time_or_none("at")
+    if at is not None:
+        body["at"] = at
+    if row.has("status"):
+        body["status"] = row.one_of("status", GATE_STATUSES)
+    if row.has("verdict"):
+        verdict = row.raw("verdict")
+        body["verdict"] = None if verdict is None else row.one_of("verdict", POLICY_VERDICTS)
+    decided_by = row.text_or_none("decidedBy")
+    if decided_by:
+        body["decidedBy"] = encode_spaces(decided_by)
+    rule = row.row_or_none("policyRule")
+    if rule is not None:
+        body["policyRule"] = {
+            "table": rule.text("table"),
+            "rowId": rule.text("rowId"),
+            "version": rule.count("version"),
+        }
+    for name in ("resolvedAt", "expiresAt"):
+        time = row.time_or_none(name)
+        if time is not None:
+            body[name] = time
+    reason = row.text_or_none("reason")
+    if reason is not None:
+        body["reason"] = reason
+    for content, digest, as_json in (("prompt", "promptSha256", False), ("payload", "payloadSha256", True)):
+        found = row.digest(content, digest, as_json=as_json)
+        if found is not None:
+            body[digest] = found
+    return body
+
+
+def _policy_ids(row: Row) -> tuple[str, str]:
+    """Give (attempt id, gate id); an id outside the grammar is built again with encoded parts."""
+    given = row.native("id")
+    attempt_id = next(
+        (
+            found
+            for found in (row.raw("attemptId"), row.raw("spanId"), given.partition("#policy:")[0])
+            if isinstance(found, str) and ATTEMPT_ID_PATTERN.fullmatch(found)
+        ),
+        None,
+    )
+    if attempt_id is None or split_attempt_id(attempt_id) is None:
+        raise row.refuse("attemptId")
+    if POLICY_GATE_ID_PATTERN.fullmatch(given):
+        return attempt_id, given
+    rule = row.row_or_none("policyRule")
+    if rule is not None:
+        return attempt_id, policy_gate_id(attempt_id, rule.text("table"), rule.text("rowId"))
+    table, found, row_id = given.partition("#policy:")[2].partition(":")
+    if not found:
+        raise ProjectionError("invalid_field", row.where("id"))
+    return attempt_id, policy_gate_id(attempt_id, table, row_id)

@@ -1,0 +1,120 @@
+"""The ledger-changes topic: transitions, execution records, or both in one row (spec: titan 9.4)."""
+
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from projections.canonical import canonical_json
+from projections.errors import ProjectionError
+from projections.facts import Fact
+from projections.ids import split_attempt_id
+from projections.lifecycle.errors import ExecutionTransitionError
+from projections.lifecycle.ledger_feed import require_execution_record, require_ledger_transition
+from projections.lifecycle.sanitize import sanitize_record, sanitize_transition
+from projections.sources.envelope import Event
+from projections.sources.fields import Row, checked_time, native_text, whole_number
+from projections.text import storable_json
+
+NOT_WORKFLOW = "not_workflow"
+
+
+def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
+    """Project one ledger row, its deletion, or a tombstone of its execution.
+
+    A row whose request key is no attempt id is counted as ignored, and still stands as a fact, so that the
+    transitions which follow it do not wait for it.
+    """
+    if event.value is None:
+        return _project_deletion(event), None, []
+    parts = _parts(Row(event.value))
+    execution_ids = {execution_id for _key, _version, execution_id, _body in parts}
+    if len(execution_ids) != 1:
+        raise ProjectionError("invalid_field", "record.execution.executionId")
+    aggregate = f"execution:{execution_ids.pop()}"
+    facts = [Fact(aggregate, key, version, body, event.source) for key, version, _id, body in parts]
+    return facts, NOT_WORKFLOW if any(_is_foreign(body) for _k, _v, _i, body in parts) else None, []
+
+
+def _is_foreign(body: dict[str, Any]) -> bool:
+    row = body.get("body", body)
+    return "requestKey" in row and split_attempt_id(row["requestKey"]) is None
+
+
+_Part = tuple[str, tuple[int | str, ...], str, dict[str, Any]]
+
+
+def _parts(row: Row) -> list[_Part]:
+    """Take a row apart into (fact key, version, execution id, body)."""
+    transition, record = row.json("transition"), row.json("record")
+    if transition is None and record is None:
+        whole = row.value
+        if "expectedRevision" in whole:
+            transition = whole
+        else:
+            record = whole
+    parts: list[_Part] = []
+    try:
+        if record is not None:
+            parts.append(_record_part(require_execution_record(record)))
+        if transition is not None:
+            parts.append(_transition_part(require_ledger_transition(transition)))
+    except ExecutionTransitionError as error:
+        raise ProjectionError(error.reason, error.field) from None
+    return parts
+
+
+def _record_part(record: dict[str, Any]) -> _Part:
+    checked_time(record["preparedAt"], "record.preparedAt")
+    record = _with_prompt(record)
+    execution_id = native_text(record["execution"]["executionId"], "record.execution.executionId")
+    revision = whole_number(record["revision"], "record.revision")
+    return "record", (revision,), execution_id, _storable(sanitize_record(record))
+
+
+def _transition_part(transition: dict[str, Any]) -> _Part:
+    """Make a transition's fact.
+
+    Two bodies of one revision are told apart by all of their content, so a digest of it stands beside what is kept.
+    """
+    checked_time(transition["occurredAt"], "transition.occurredAt")
+    revision = whole_number(transition["expectedRevision"], "transition.expectedRevision")
+    execution_id = native_text(transition["executionId"], "transition.executionId")
+    digest = blake2b(canonical_json(transition), digest_size=12).hexdigest()
+    body = {"body": _storable(sanitize_transition(_with_prompt(transition))), "digest": digest}
+    return f"transition:{revision}", (), execution_id, body
+
+
+def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
+    """Move a prompt that stands beside the execution into it, where a digest of it is kept."""
+    found = {name: row[name] for name in ("prompt", "promptSha256") if row.get(name) is not None}
+    execution = row.get("execution")
+    return {**row, "execution": {**found, **execution}} if found and isinstance(execution, dict) else row
+
+
+def _storable(body: dict[str, Any]) -> dict[str, Any]:
+    """Escape lone surrogates, which JSON in UTF-8 cannot hold; everything else stays as the ledger wrote it."""
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError:
+        escaped = storable_json(body)
+        assert isinstance(escaped, dict)
+        return escaped
+    return body
+
+
+def _project_deletion(event: Event) -> list[Fact]:
+    if event.before is not None and _is_whole(Row(event.before)):
+        facts = []
+        for key, version, execution_id, _body in _parts(Row(event.before)):
+            facts.append(Fact(f"execution:{execution_id}", key, version, None, event.source))
+        return facts
+    if event.key_id is None:
+        raise ProjectionError("missing_key")
+    partition, offset = event.source
+    return [Fact(f"execution:{event.key_id}", f"tombstone:{partition}", (offset,), body=True)]
+
+
+def _is_whole(row: Row) -> bool:
+    """Say whether a deleted row tells its version (change capture often keeps only the key)."""
+    return any(row.raw(name) is not None for name in ("transition", "record", "expectedRevision", "phase"))

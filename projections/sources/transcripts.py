@@ -1,0 +1,107 @@
+"""The transcripts topic: one raw native line, or one observation, of one conversation."""
+
+import base64
+import binascii
+import re
+from typing import Any
+
+from projections.aggregates.conversation import line_key
+from projections.decode import decode_json
+from projections.errors import ProjectionError
+from projections.facts import Fact
+from projections.formats import FORMATS
+from projections.formats.assembly import Position
+from projections.formats.observation import read_observation
+from projections.ids import ConversationIdentity, conversation_ref
+from projections.sources.envelope import Event
+from projections.sources.fields import Row
+from projections.text import is_blank
+
+_STRAY_BYTE = re.compile("[\udc80-\udcff]")
+
+LINE_BYTES_MAX = 4 * 2**20
+
+
+def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
+    """Project one line or observation; a tombstone means nothing here."""
+    if event.value is None:
+        return [], "tombstone", []
+    row = Row(event.value)
+    if row.has("observation"):
+        return _project_observation(row.row("observation"), row.row_or_none("source"))
+    source = row.row("source")
+    format_name = source.text_or_none("format") or source.text("harness")
+    line_format = FORMATS.get(format_name)
+    if line_format is None or line_format.read_line is None:
+        raise ProjectionError("unknown_format", "source.format")
+    identity = _identity(source)
+    line = _line_bytes(row)
+    body = _read_line(line, line_format.read_line, row.count("ordinal") if row.has("ordinal") else None)
+    if isinstance(body, str):
+        return [], body, []
+    position = Position(source.native("sourceId"), row.count("byteOffset"), 0)
+    return [Fact(conversation_ref(identity), line_key(format_name, position), (), body)], None, []
+
+
+def _identity(row: Row) -> ConversationIdentity:
+    return ConversationIdentity(row.native("harness"), row.native("namespace"), row.native("nativeId"))
+
+
+def _line_bytes(row: Row) -> bytes:
+    """Give the bytes of the native line: the text's UTF-8, or base64 where they are not valid UTF-8."""
+    encoded = row.raw("lineB64")
+    if encoded is not None:
+        if not isinstance(encoded, str):
+            raise row.refuse("lineB64")
+        try:
+            line = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raise row.refuse("lineB64") from None
+    else:
+        text = row.raw("line")
+        if not isinstance(text, str):
+            raise row.refuse("line")
+        try:
+            line = text.encode()
+        except UnicodeEncodeError:
+            raise row.refuse("line", "lone_surrogate") from None
+    if len(line) > LINE_BYTES_MAX:
+        raise row.refuse("line", "line_too_long")
+    return line
+
+
+def _read_line(line: bytes, read: Any, ordinal: int | None) -> dict[str, Any] | str:
+    text = line.rstrip(b"\x00")
+    if not text:
+        return "nul_line" if line else "blank_line"
+    if text.isspace() and is_blank(text.decode("ascii")):
+        return "blank_line"
+    # A killed writer pads with NULs: they are no JSON, but they stay in the span (decisions: lines with NUL bytes).
+    found: dict[str, Any] | str = read(_parse_line(text), line, ordinal)
+    return found
+
+
+def _parse_line(text: bytes) -> Any:
+    """Parse a native line; bytes that are not UTF-8 inside its texts do not cost the line."""
+    try:
+        return decode_json(text)
+    except ProjectionError as error:
+        if error.reason != "invalid_utf8":
+            raise ProjectionError(f"line_{error.reason}", "line") from None
+    # A byte that is no UTF-8 becomes a lone-surrogate escape, which only its own field can trip over.
+    escaped = _STRAY_BYTE.sub(lambda stray: f"\\u{ord(stray[0]):04x}", text.decode(errors="surrogateescape"))
+    try:
+        return decode_json(escaped.encode())
+    except ProjectionError as error:
+        raise ProjectionError(f"line_{error.reason}", "line") from None
+
+
+def _project_observation(row: Row, source: Row | None) -> tuple[list[Fact], str | None, list[str]]:
+    conversation = row.row_or_none("conversation")
+    identity = _identity(conversation if conversation is not None else source if source is not None else row)
+    place = row.row("id")
+    body = read_observation(row)
+    if isinstance(body, str):
+        return [], body, []
+    position = Position(place.native("sourceId"), place.count("byteOffset"), place.count("subrecordIndex"))
+    return [Fact(conversation_ref(identity), line_key("observation", position), (), body)], None, []
