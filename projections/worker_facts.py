@@ -112,7 +112,9 @@ def _boolean(value: Any, path: Path, issues: list[Issue]) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _integer(minimum: int = -MAX_SAFE_INTEGER) -> Check:
