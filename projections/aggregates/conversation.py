@@ -13,23 +13,13 @@ from projections.aggregates.emitter import Emitter
 from projections.canonical import sha256_hex
 from projections.facts import Fact, FactSet
 from projections.formats import FORMATS
-from projections.formats.assembly import Assembly, Item, Position
+from projections.formats.assembly import Assembly, Item, Position, split_line_key
 from projections.ids import split_attempt_id, split_conversation_ref
 from projections.times import time_key
 
 Unbound = Literal["hold", "standalone"]
 
 _SCHEMA = "titan.trace/v1"
-
-
-def line_key(format_name: str, position: Position) -> str:
-    """Give the fact key of one line (or observation) of a conversation."""
-    return f"line:{format_name}:{position.offset}:{position.part}:{position.source_id}"
-
-
-def _split_line_key(key: str) -> tuple[str, Position]:
-    _line, format_name, offset, part, source_id = key.split(":", 4)
-    return format_name, Position(source_id, int(offset), int(part))
 
 
 class _Reader:
@@ -90,7 +80,7 @@ class Conversation:
         joined = self._facts.join(fact)
         if joined.changed:
             if fact.key.startswith("line:"):
-                name, position = _split_line_key(fact.key)
+                name, position = split_line_key(fact.key)
                 if name not in self._readers:
                     self._readers[name] = self._new_reader(name)
                     self._is_moved = self._is_moved or len(self._readers) > 1

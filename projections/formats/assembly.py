@@ -18,6 +18,17 @@ class Position(NamedTuple):
     part: int
 
 
+def line_key(format_name: str, position: Position) -> str:
+    """Give the fact key of one line (or observation) of a conversation."""
+    return f"line:{format_name}:{position.offset}:{position.part}:{position.source_id}"
+
+
+def split_line_key(key: str) -> tuple[str, Position]:
+    """Give format and position of a line's fact key; the inverse of line_key."""
+    _line, format_name, offset, part, source_id = key.split(":", 4)
+    return format_name, Position(source_id, int(offset), int(part))
+
+
 class Report(NamedTuple):
     """One reading of a usage counter that stands for a whole turn or conversation."""
 

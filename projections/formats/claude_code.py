@@ -10,7 +10,7 @@ from projections.canonical import sha256_hex
 from projections.errors import ProjectionError
 from projections.formats.assembly import Item, Items, Position, span_of
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref
-from projections.sources.fields import checked_time, native_text
+from projections.fields import checked_time, native_text
 from projections.text import MAX_SAFE_INTEGER, instant, is_blank, storable_text
 from projections.times import time_key
 from projections.usage import claude_usage

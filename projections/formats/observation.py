@@ -5,7 +5,7 @@ from typing import Any
 from projections.errors import ProjectionError
 from projections.formats.assembly import Item, Items, Position, Report
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
-from projections.sources.fields import Row, checked_number, read_span
+from projections.fields import Row, checked_number, read_span
 from projections.text import storable_text
 
 _TOKENS = ("input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total")

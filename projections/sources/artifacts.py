@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from projections.errors import ProjectionError
+from projections.fields import Row, read_span
 from projections.ids import (
     ATTEMPT_ID_PATTERN,
     BRANCH_ID_PATTERN,
@@ -14,7 +15,6 @@ from projections.ids import (
     normalize_sha,
     pr_ref,
 )
-from projections.sources.fields import Row, read_span
 from projections.text import storable_text
 
 CHECKS = ("passing", "failing", "pending")

@@ -2,9 +2,9 @@
 
 from projections.errors import ProjectionError
 from projections.facts import Fact
+from projections.fields import Row
 from projections.ids import CONVERSATION_REF_PATTERN
 from projections.sources.envelope import Event
-from projections.sources.fields import Row
 
 
 def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:

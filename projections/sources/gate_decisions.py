@@ -10,9 +10,9 @@ from typing import Any
 from projections.canonical import canonical_json
 from projections.errors import ProjectionError
 from projections.facts import Fact
+from projections.fields import Row
 from projections.ids import run_of_gate_id, split_attempt_id
 from projections.sources.envelope import Event
-from projections.sources.fields import Row
 from projections.sources.gates import is_policy_gate, read_human_gate, read_policy_gate
 
 

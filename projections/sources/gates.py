@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from projections.errors import ProjectionError
+from projections.fields import Row
 from projections.ids import (
     ATTEMPT_ID_PATTERN,
     HUMAN_GATE_ID_PATTERN,
@@ -14,7 +15,6 @@ from projections.ids import (
     policy_gate_id,
     split_attempt_id,
 )
-from projections.sources.fields import Row
 from projections.text import JS_SPACE, encode_component
 
 GATE_STATUSES = ("pending", "resolved", "cancelled", "expired")

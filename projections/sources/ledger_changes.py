@@ -8,12 +8,12 @@ import orjson
 from projections.canonical import canonical_json
 from projections.errors import ProjectionError
 from projections.facts import Fact
+from projections.fields import Row, checked_time, native_text, whole_number
 from projections.ids import split_attempt_id
 from projections.lifecycle.errors import ExecutionTransitionError
 from projections.lifecycle.ledger_feed import require_execution_record, require_ledger_transition
 from projections.lifecycle.sanitize import sanitize_record, sanitize_transition
 from projections.sources.envelope import Event
-from projections.sources.fields import Row, checked_time, native_text, whole_number
 from projections.text import storable_json
 
 NOT_WORKFLOW = "not_workflow"

@@ -5,16 +5,15 @@ import binascii
 import re
 from typing import Any
 
-from projections.aggregates.conversation import line_key
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.facts import Fact
+from projections.fields import Row
 from projections.formats import FORMATS
-from projections.formats.assembly import Position
+from projections.formats.assembly import Position, line_key
 from projections.formats.observation import read_observation
 from projections.ids import ConversationIdentity, conversation_ref
 from projections.sources.envelope import Event
-from projections.sources.fields import Row
 from projections.text import is_blank
 
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")

@@ -8,10 +8,10 @@ from typing import Any
 
 from projections.errors import ProjectionError
 from projections.facts import Fact
+from projections.fields import Row, whole_number
 from projections.ids import RUN_ID_PATTERN
 from projections.sources.artifacts import read_artifact
 from projections.sources.envelope import Event
-from projections.sources.fields import Row, whole_number
 from projections.sources.gates import read_policy_gate
 
 RUN_STATUSES = ("running", "paused", "cancelling", "recovery_required", "completed", "failed", "cancelled")
