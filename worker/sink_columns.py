@@ -1,0 +1,169 @@
+"""The typed columns of each record kind, for every destination that has tables.
+
+Rules for editing: a column stands for one leaf field of a record (a test holds this table to the privacy classes, field
+by field). Adding a column is a new schema version of every sink with tables; renaming or dropping one is a new table.
+"""
+
+import re
+from typing import Any, Final, Literal, NamedTuple
+
+from projections.canonical import encode_record
+from projections.text import storable_json
+
+ColumnType = Literal["text", "count", "number", "flag", "time", "json"]
+"""``count`` is a whole number up to 2**53-1, ``number`` a double, ``json`` a map or list as JSON text; ``time`` is an
+instant to the microsecond (the record has all its digits)."""
+
+Path = tuple[str, ...]
+
+
+class Column(NamedTuple):
+    """A column of a kind's table and the keys that lead to its value in the record."""
+
+    name: str
+    path: Path
+    type: ColumnType = "text"
+
+
+_RUN: Final = Column("run_id", ("runId",))
+_ATTEMPT: Final = Column("attempt_id", ("attemptId",))
+_CONVERSATION: Final = Column("conversation", ("conversation",))
+_SPAN: Final = (
+    Column("span_source_id", ("span", "sourceId")),
+    Column("span_byte_offset", ("span", "byteOffset"), "count"),
+    Column("span_byte_length", ("span", "byteLength"), "count"),
+    Column("span_content_hash", ("span", "contentHash")),
+)
+
+
+def _at(name: str) -> Column:
+    """Name a record's time by what happens then; AT is a reserved word in SQL."""
+    return Column(name, ("at",), "time")
+
+
+COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
+    "run": (
+        _RUN,
+        _at("started_at"),
+        Column("workflow_name", ("workflowName",)),
+        Column("status", ("status",)),
+        Column("completed_at", ("completedAt",), "time"),
+        Column("error", ("error",)),
+        Column("correlations", ("correlations",), "json"),
+        Column("params_sha256", ("paramsSha256",)),
+    ),
+    "attempt": (
+        _RUN,
+        _at("started_at"),
+        Column("step_id", ("stepId",)),
+        Column("iteration", ("iteration",), "count"),
+        Column("attempt", ("attempt",), "count"),
+        Column("step_kind", ("stepKind",)),
+        Column("execution_id", ("executionId",)),
+        Column("phase", ("phase",)),
+        Column("outcome", ("outcome",)),
+        Column("retryable", ("retryable",), "flag"),
+        Column("error", ("error",)),
+        Column("signal", ("signal",)),
+        Column("runner_ref", ("runnerRef",)),
+        Column("agent_id", ("agentId",)),
+        _CONVERSATION,
+        Column("model", ("model",)),
+        Column("completed_at", ("completedAt",), "time"),
+        Column("cost_usd", ("usage", "costUsd"), "number"),
+        Column("input_tokens", ("usage", "inputTokens"), "count"),
+        Column("output_tokens", ("usage", "outputTokens"), "count"),
+        Column("recovery_kind", ("recovery", "kind")),
+        Column("recovery_observed_at", ("recovery", "observedAt"), "time"),
+        Column("prompt_sha256", ("promptSha256",)),
+        Column("output_sha256", ("outputSha256",)),
+    ),
+    "call": (
+        _RUN,
+        _ATTEMPT,
+        _at("called_at"),
+        Column("call_kind", ("callKind",)),
+        Column("name", ("name",)),
+        Column("namespace", ("namespace",)),
+        _CONVERSATION,
+        Column("turn", ("turn",)),
+        Column("is_error", ("isError",), "flag"),
+        *_SPAN,
+    ),
+    "gate": (
+        _RUN,
+        _ATTEMPT,
+        _at("opened_at"),
+        Column("gate_kind", ("gateKind",)),
+        Column("status", ("status",)),
+        Column("verdict", ("verdict",)),
+        Column("decided_by", ("decidedBy",)),
+        Column("policy_table", ("policyRule", "table")),
+        Column("policy_row_id", ("policyRule", "rowId")),
+        Column("policy_version", ("policyRule", "version"), "count"),
+        Column("resolved_at", ("resolvedAt",), "time"),
+        Column("expires_at", ("expiresAt",), "time"),
+        Column("reason", ("reason",)),
+        Column("prompt_sha256", ("promptSha256",)),
+        Column("payload_sha256", ("payloadSha256",)),
+    ),
+    "artifact": (
+        _RUN,
+        _ATTEMPT,
+        _at("seen_at"),
+        Column("artifact_kind", ("artifactKind",)),
+        Column("repo", ("repo",)),
+        Column("sha", ("sha",)),
+        Column("branch", ("branch",)),
+        Column("reverts", ("reverts",)),
+        # Text, because a redacted number is a digest.
+        Column("number", ("number",)),
+        Column("state", ("state",)),
+        Column("merged_at", ("mergedAt",), "time"),
+        Column("closed_at", ("closedAt",), "time"),
+        Column("review_rounds", ("reviewRounds",), "count"),
+        Column("checks", ("checks",)),
+        Column("path", ("path",)),
+        Column("commit_id", ("commit",)),
+        Column("lines", ("lines",), "json"),
+        *_SPAN,
+    ),
+    "cost": (
+        _RUN,
+        _ATTEMPT,
+        _at("spent_at"),
+        _CONVERSATION,
+        Column("measurement_kind", ("measurement", "kind")),
+        Column("response_id", ("measurement", "responseId")),
+        Column("scope", ("measurement", "scope")),
+        Column("scope_id", ("measurement", "scopeId")),
+        Column("epoch", ("measurement", "epoch")),
+        Column("sequence", ("measurement", "sequence"), "count"),
+        Column("model", ("measurement", "model")),
+        Column("input_tokens", ("measurement", "tokens", "input"), "count"),
+        Column("output_tokens", ("measurement", "tokens", "output"), "count"),
+        Column("cached_input_tokens", ("measurement", "tokens", "cachedInput"), "count"),
+        Column("cache_write_input_tokens", ("measurement", "tokens", "cacheWriteInput"), "count"),
+        Column("reasoning_output_tokens", ("measurement", "tokens", "reasoningOutput"), "count"),
+        Column("total_tokens", ("measurement", "tokens", "total"), "count"),
+        Column("cost_usd", ("measurement", "cost", "usd"), "number"),
+        Column("cost_kind", ("measurement", "cost", "kind")),
+        Column("source", ("measurement", "source")),
+        *_SPAN,
+    ),
+}
+
+# A record's JSON spells NUL and lone surrogates as escapes, if it holds them at all.
+_UNSTORABLE_ESCAPE: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+
+
+def storable_copy(record: dict[str, Any], json: bytes) -> bytes | None:
+    """JSON of a record whose texts every database takes, for reading columns from; None if its own bytes will do.
+
+    The copy escapes NUL and lone surrogates as ``storable_text`` does; the bytes that are stored stay the record's own.
+    """
+    if _UNSTORABLE_ESCAPE.search(json) is None:
+        return None
+    copy = storable_json(record)
+    assert isinstance(copy, dict), "a record is an object"
+    return encode_record(copy)

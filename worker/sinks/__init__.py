@@ -1,0 +1,1 @@
+"""The destinations, one module each; ``worker.sink.SINKS`` names them."""

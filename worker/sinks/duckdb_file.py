@@ -1,0 +1,386 @@
+"""One local DuckDB file: a table per record kind, the record beside its typed columns, and views to start from.
+
+Rules for editing: the file is attached for one write and let go of, because DuckDB lets no second process open a file
+that is held. What a write did is durable once it has been checkpointed into the file; there is no write-ahead log, so
+no second file that would need the same care. A change of columns or views needs a new ``SCHEMA_VERSION``.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import duckdb
+
+from projections.text import storable_text
+from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, newest_by_id
+from worker.sink_columns import COLUMNS, Column, storable_copy
+
+SCHEMA_VERSION: Final = 1
+BUSY_DELAY_S: Final = 0.5
+
+# Nothing is downloaded or spilled beside the file, and a many-core machine does not start a thread per core per write.
+_CONFIG: Final[dict[str, Any]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "temp_directory": "",
+    "threads": min(4, os.cpu_count() or 1),
+}
+_SQL_TYPES: Final = {
+    "text": "VARCHAR",
+    "count": "BIGINT",
+    "number": "DOUBLE",
+    "flag": "BOOLEAN",
+    "time": "TIMESTAMPTZ",
+    "json": "JSON",
+}
+
+# A record is text and not JSON: DuckDB's JSON refuses escapes of lone surrogates, and one such row would take its batch
+# down. The operators of JSON (record ->> '$.error') work on it all the same.
+_KEY_COLUMNS: Final = "id VARCHAR PRIMARY KEY, _generation BIGINT NOT NULL, _offset BIGINT NOT NULL"
+_TABLES: Final = "\n".join(
+    [
+        *(
+            f"CREATE TABLE IF NOT EXISTS trace_{kind} ({_KEY_COLUMNS}, record VARCHAR NOT NULL, "
+            f"{', '.join(f'{column.name} {_SQL_TYPES[column.type]}' for column in columns)});"
+            for kind, columns in COLUMNS.items()
+        ),
+        """CREATE TABLE IF NOT EXISTS trace_deletions (kind VARCHAR NOT NULL, id VARCHAR NOT NULL,
+            _generation BIGINT NOT NULL, _offset BIGINT NOT NULL, PRIMARY KEY (kind, id));""",
+        "CREATE TABLE IF NOT EXISTS trace_meta (name VARCHAR PRIMARY KEY, value VARCHAR NOT NULL);",
+    ]
+)
+
+# The rule of fold_usage, per conversation: deltas supersede snapshots, and in one epoch the conversation's snapshot
+# those of its turns. (Of one response, and of one counter in one epoch, there is one record: its id is made of these.)
+_VIEWS: Final = """
+CREATE OR REPLACE VIEW trace_spend AS
+SELECT id AS cost_id, run_id, attempt_id, conversation, spent_at,
+    CAST(make_timestamp(epoch_us(spent_at)) AS DATE) AS day,  -- UTC, whatever the reader's time zone
+    model, measurement_kind, input_tokens, output_tokens, cached_input_tokens, cache_write_input_tokens,
+    reasoning_output_tokens, total_tokens, cost_usd, cost_kind, source
+FROM (
+    SELECT *,
+        bool_or(measurement_kind = 'delta') OVER (PARTITION BY conversation) AS has_deltas,
+        bool_or(coalesce(scope = 'conversation', false)) OVER (PARTITION BY conversation, epoch) AS is_covered
+    FROM trace_cost
+)
+WHERE measurement_kind = 'delta' OR (NOT has_deltas AND (scope = 'conversation' OR NOT is_covered));
+
+CREATE OR REPLACE VIEW trace_attempts AS
+WITH calls AS (
+    SELECT attempt_id, count(*) AS calls, count(*) FILTER (call_kind = 'tool') AS tool_calls,
+        count(*) FILTER (call_kind = 'tool' AND is_error) AS tool_errors
+    FROM trace_call GROUP BY attempt_id
+), gates AS (
+    SELECT attempt_id, count(*) FILTER (status = 'pending') AS open_gates,
+        fsum(epoch(resolved_at) - epoch(opened_at) ORDER BY id) FILTER (gate_kind = 'human') AS gate_wait_s
+    FROM trace_gate GROUP BY attempt_id
+)
+SELECT run_id, id AS attempt_id, step_id, iteration, attempt, step_kind, phase, outcome, retryable, error, signal,
+    started_at, completed_at, epoch(completed_at) - epoch(started_at) AS duration_s, agent_id, runner_ref, execution_id,
+    conversation, model, coalesce(calls, 0) AS calls, coalesce(tool_calls, 0) AS tool_calls,
+    coalesce(tool_errors, 0) AS tool_errors, coalesce(open_gates, 0) AS open_gates, gate_wait_s,
+    input_tokens, output_tokens, cost_usd
+FROM trace_attempt
+LEFT JOIN calls ON calls.attempt_id = trace_attempt.id
+LEFT JOIN gates ON gates.attempt_id = trace_attempt.id;
+
+CREATE OR REPLACE VIEW trace_runs AS
+WITH attempts AS (
+    SELECT run_id, count(*) AS attempts, count(*) FILTER (attempt > 0) AS retries,
+        count(*) FILTER (outcome = 'failed') AS failed_attempts
+    FROM trace_attempt GROUP BY run_id
+), gates AS (
+    SELECT run_id, count(*) FILTER (status = 'pending') AS open_gates FROM trace_gate GROUP BY run_id
+), calls AS (
+    SELECT run_id, count(*) AS calls, count(*) FILTER (call_kind = 'tool') AS tool_calls,
+        count(*) FILTER (call_kind = 'tool' AND is_error) AS tool_errors
+    FROM trace_call GROUP BY run_id
+), spend AS (
+    -- A sum is unknown as soon as one part of it is; the order makes the last digit of a sum the same everywhere.
+    SELECT run_id,
+        CASE WHEN count(input_tokens) = count(*) THEN sum(input_tokens) END AS input_tokens,
+        CASE WHEN count(output_tokens) = count(*) THEN sum(output_tokens) END AS output_tokens,
+        CASE WHEN count(cached_input_tokens) = count(*) THEN sum(cached_input_tokens) END AS cached_input_tokens,
+        CASE WHEN count(total_tokens) = count(*) THEN sum(total_tokens) END AS total_tokens,
+        CASE WHEN count(cost_usd) = count(*) THEN fsum(cost_usd ORDER BY cost_id) END AS cost_usd,
+        fsum(cost_usd ORDER BY cost_id) AS known_cost_usd,
+        count(*) - count(cost_usd) AS costs_unknown
+    FROM trace_spend GROUP BY run_id
+)
+SELECT id AS run_id, workflow_name, status, started_at, completed_at,
+    epoch(completed_at) - epoch(started_at) AS duration_s, error,
+    coalesce(attempts, 0) AS attempts, coalesce(retries, 0) AS retries, coalesce(failed_attempts, 0) AS failed_attempts,
+    coalesce(open_gates, 0) AS open_gates, coalesce(calls, 0) AS calls, coalesce(tool_calls, 0) AS tool_calls,
+    coalesce(tool_errors, 0) AS tool_errors, input_tokens, output_tokens, cached_input_tokens, total_tokens,
+    cost_usd, known_cost_usd, coalesce(costs_unknown, 0) AS costs_unknown
+FROM trace_run
+LEFT JOIN attempts ON attempts.run_id = trace_run.id
+LEFT JOIN gates ON gates.run_id = trace_run.id
+LEFT JOIN calls ON calls.run_id = trace_run.id
+LEFT JOIN spend ON spend.run_id = trace_run.id;
+"""
+
+_STAGE: Final = """
+CREATE OR REPLACE TEMP TABLE incoming AS
+SELECT unnest(?::VARCHAR[]) AS kind, unnest(?::VARCHAR[]) AS id, unnest(?::BIGINT[]) AS _generation,
+    unnest(?::BIGINT[]) AS _offset, unnest(?::VARCHAR[]) AS record, unnest(?::VARCHAR[]) AS storable
+"""
+_IS_NEWER: Final = "(incoming._generation, incoming._offset) > ({0}._generation, {0}._offset)"
+_FORGET_DELETIONS: Final = f"""
+DELETE FROM trace_deletions USING incoming
+WHERE incoming.record IS NOT NULL AND incoming.kind = trace_deletions.kind AND incoming.id = trace_deletions.id
+    AND {_IS_NEWER.format("trace_deletions")}
+"""  # noqa: S608 - every part is a constant of this module
+
+
+def _typed(columns: Sequence[Column], text: str, rows: str) -> str:
+    """SELECT of key, record and typed columns, read from the JSON in ``text`` of ``rows`` (a table with conditions).
+
+    A text that DuckDB's JSON refuses gives NULL in every column.
+    """
+    shape: dict[str, Any] = {}
+    for column in columns:
+        level = shape
+        for key in column.path[:-1]:
+            level = level.setdefault(key, {})
+        level[column.path[-1]] = "VARCHAR" if column.type == "time" else _SQL_TYPES[column.type]
+    values = ", ".join(f"{_value(column)} AS {column.name}" for column in columns)
+    return f"""
+    SELECT id, _generation, _offset, record, {values} FROM (
+        SELECT *, json_transform(CASE WHEN json_valid({text}) THEN {text} END, '{json.dumps(shape)}') AS parsed
+        FROM {rows}
+    )
+    """  # noqa: S608 - every part is a constant of this module
+
+
+def _value(column: Column) -> str:
+    value = ".".join(["parsed", *(f'"{key}"' for key in column.path)])
+    return f"TRY_CAST({value} AS TIMESTAMPTZ)" if column.type == "time" else value
+
+
+def _upsert_sql(kind: str) -> str:
+    names = ["_generation", "_offset", "record", *(column.name for column in COLUMNS[kind])]
+    rows = f"""incoming WHERE kind = '{kind}' AND record IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM trace_deletions
+        WHERE trace_deletions.kind = incoming.kind AND trace_deletions.id = incoming.id
+            AND NOT {_IS_NEWER.format("trace_deletions")}
+    )"""  # noqa: S608 - every part is a constant of this module
+    return f"""
+    INSERT INTO trace_{kind} BY NAME {_typed(COLUMNS[kind], "coalesce(storable, record)", rows)}
+    ON CONFLICT (id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in names)}
+    WHERE (excluded._generation, excluded._offset) > (trace_{kind}._generation, trace_{kind}._offset)
+    """
+
+
+def _delete_sql(kind: str) -> str:
+    """Two statements: remove what is older than its deletion, then remember deletions that nothing newer outlives."""
+    return f"""
+    DELETE FROM trace_{kind} USING incoming
+    WHERE incoming.kind = '{kind}' AND incoming.record IS NULL AND incoming.id = trace_{kind}.id
+        AND {_IS_NEWER.format(f"trace_{kind}")};
+    INSERT INTO trace_deletions
+    SELECT kind, id, _generation, _offset FROM incoming
+    WHERE kind = '{kind}' AND record IS NULL
+        AND NOT EXISTS (SELECT 1 FROM trace_{kind} WHERE trace_{kind}.id = incoming.id)
+    ON CONFLICT (kind, id) DO UPDATE SET _generation = excluded._generation, _offset = excluded._offset
+    WHERE (excluded._generation, excluded._offset) > (trace_deletions._generation, trace_deletions._offset);
+    """  # noqa: S608 - every part is a constant of this module
+
+
+_UPSERT: Final = {kind: _upsert_sql(kind) for kind in COLUMNS}
+_DELETE: Final = {kind: _delete_sql(kind) for kind in COLUMNS}
+
+
+class DuckDBSink:
+    """Keep the newest version of every record in one local file, one table per record kind."""
+
+    single_writer: ClassVar[bool] = True
+    is_durable: ClassVar[bool] = True
+
+    def __init__(self, location: str, policy_digest: str) -> None:
+        if not location:
+            raise SinkRefused("a DuckDB sink needs a path, as in duckdb:traces.duckdb")
+        self._path = Path(location).absolute()
+        self._policy_digest = policy_digest
+        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
+        self._mutex = threading.Lock()
+
+    async def open(self) -> bool:
+        return await asyncio.to_thread(self._open)
+
+    async def write(self, batch: Sequence[Upsert]) -> None:
+        # DuckDB keeps the first of two equal keys in one statement, so a batch must hold an id once.
+        newest = newest_by_id(batch)
+        if newest:
+            await asyncio.to_thread(self._write, newest)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._wait)
+
+    def _wait(self) -> None:
+        # Between writes nothing is held, so there is nothing to let go of but a write that is still going on.
+        with self._mutex:
+            return
+
+    def _open(self) -> bool:
+        with self._mutex:
+            if not self._path.exists():
+                self._create()
+            with _attached(self._path) as connection:
+                self._admit(connection)
+                return _is_empty(connection)
+
+    def _create(self) -> None:
+        """Make the file where nobody else can look and put it in place whole, readable for its owner alone."""
+        if not self._path.parent.is_dir():
+            raise SinkRefused(f"there is no directory {self._path.parent} to make the DuckDB file in")
+        directory = Path(tempfile.mkdtemp(prefix=".trace-projector-", dir=self._path.parent))
+        try:
+            fresh = directory / "new.duckdb"
+            with _attached(fresh, may_create=True) as connection:
+                connection.execute("BEGIN")
+                connection.execute(_TABLES)
+                connection.execute(_VIEWS)
+                meta = [("schema_version", str(SCHEMA_VERSION)), ("policy_digest", self._policy_digest)]
+                connection.executemany("INSERT INTO trace_meta VALUES (?, ?)", meta)
+                connection.execute("COMMIT")
+                connection.execute("CHECKPOINT sink")
+            fresh.chmod(0o600)
+            _put_in_place(fresh, self._path)
+        finally:
+            shutil.rmtree(directory)
+        _sync_directory(self._path.parent)
+
+    def _admit(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Check that the file is ours and of our policy; bring an older schema up to date."""
+        tables = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'sink'").fetchall()
+        if ("trace_meta",) not in tables:
+            raise SinkRefused(f"{self._path} is a DuckDB file, but not one of an export; give the export another path")
+        meta = dict(connection.execute("SELECT name, value FROM trace_meta").fetchall())
+        if meta["policy_digest"] != self._policy_digest:
+            raise SinkRefused(
+                f"{self._path} was written under another policy (redaction, key, public_repos or application): read "
+                "everything again with `export resync`, or make a new export with another name and path"
+            )
+        version = int(meta["schema_version"])
+        if version > SCHEMA_VERSION:
+            raise SinkRefused(f"{self._path} has schema version {version}, from a newer release than this one")
+        if version < SCHEMA_VERSION:
+            _migrate(connection)
+
+    def _write(self, batch: Sequence[Upsert]) -> None:
+        with self._mutex:
+            if not self._path.exists():
+                raise SinkRefused(f"{self._path} is gone; start again, and everything is read into a new file")
+            with _attached(self._path) as connection:
+                connection.execute(_STAGE, _staged(batch))
+                connection.execute("BEGIN")
+                for kind in sorted({item.kind for item in batch if item.record is not None}):
+                    connection.execute(_UPSERT[kind])
+                connection.execute(_FORGET_DELETIONS)
+                for kind in sorted({item.kind for item in batch if item.record is None}):
+                    connection.execute(_DELETE[kind])
+                connection.execute("COMMIT")
+                connection.execute("CHECKPOINT sink")
+
+
+def _staged(batch: Sequence[Upsert]) -> list[list[Any]]:
+    """Columns of the staging table; six lists, because one statement with lists is what DuckDB takes in fastest."""
+    return [
+        [item.kind for item in batch],
+        [storable_text(item.id) for item in batch],
+        [item.generation for item in batch],
+        [item.offset for item in batch],
+        [None if item.json is None else item.json.decode() for item in batch],
+        [_storable(item) for item in batch],
+    ]
+
+
+def _storable(item: Upsert) -> str | None:
+    if item.record is None or item.json is None:
+        return None
+    copy = storable_copy(item.record, item.json)
+    return None if copy is None else copy.decode()
+
+
+def _is_empty(connection: duckdb.DuckDBPyConnection) -> bool:
+    tables = [*(f"trace_{kind}" for kind in COLUMNS), "trace_deletions"]
+    rows = " UNION ALL ".join(f"(SELECT 1 FROM {table} LIMIT 1)" for table in tables)  # noqa: S608 - our own names
+    return connection.execute(rows).fetchone() is None
+
+
+def _migrate(connection: duckdb.DuckDBPyConnection) -> None:
+    """Add the tables, columns and views that an older file lacks; new columns are filled from the records."""
+    connection.execute("BEGIN")
+    connection.execute(_TABLES)
+    for kind, columns in COLUMNS.items():
+        described = connection.execute(f"DESCRIBE trace_{kind}").fetchall()
+        known = {name for name, *_ in described}
+        added = [column for column in columns if column.name not in known]
+        for column in added:
+            connection.execute(f"ALTER TABLE trace_{kind} ADD COLUMN {column.name} {_SQL_TYPES[column.type]}")
+        if added:
+            connection.execute(
+                f"""UPDATE trace_{kind} SET {", ".join(f"{column.name} = filled.{column.name}" for column in added)}
+                FROM ({_typed(added, "record", f"trace_{kind}")}) AS filled
+                WHERE filled.id = trace_{kind}.id"""  # noqa: S608 - our own names
+            )
+    connection.execute(_VIEWS)
+    connection.execute("UPDATE trace_meta SET value = ? WHERE name = 'schema_version'", [str(SCHEMA_VERSION)])
+    connection.execute("COMMIT")
+    connection.execute("CHECKPOINT sink")
+
+
+def _put_in_place(fresh: Path, path: Path) -> None:
+    """Give a finished file its name, unless somebody else made one meanwhile, which is then looked at as any other."""
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return
+    except OSError:
+        # Not every file system has links. Renaming would replace a file, but a sink has one writer.
+        fresh.rename(path)
+
+
+@contextmanager
+def _attached(path: Path, *, may_create: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Hold the file as the database ``sink`` for a moment; what was not committed is dropped with the connection."""
+    assert may_create or path.exists(), "attaching makes a file that is not there, readable for everybody"
+    connection = duckdb.connect(":memory:", config=_CONFIG)
+    try:
+        quoted = str(path).replace("'", "''")
+        connection.execute(f"ATTACH '{quoted}' AS sink (RECOVERY_MODE no_wal_writes)")
+        connection.execute("USE sink")
+        yield connection
+    except duckdb.Error as error:
+        raise _failure(error, path) from None
+    finally:
+        connection.close()
+
+
+def _failure(error: duckdb.Error, path: Path) -> Exception:
+    """What an error means: somebody holds the file, it is no database, or a failure that may pass."""
+    text = str(error)
+    if "Could not set lock" in text or "already attached" in text:
+        return SinkBusy(f"{path} is held by another reader or writer", BUSY_DELAY_S)
+    if "not a valid DuckDB database" in text:
+        return SinkRefused(f"{path} is no DuckDB file")
+    # DuckDB repeats values and keys in its messages; only those about the file itself can hold none.
+    reason = text if isinstance(error, duckdb.IOException) else type(error).__name__
+    return SinkFailed(f"writing {path} failed: {reason}")
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
