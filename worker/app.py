@@ -1,0 +1,235 @@
+"""The composition root: settings in, a running worker out; Faust is the program around the batch consumers.
+
+What Faust does here: it starts, supervises and stops the services, and serves the pages. Its own consumer, producer,
+tables and topics are switched off by its boot strategy, so it creates nothing on the broker and asks nothing of it.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import faust
+import structlog
+from faust.app.base import BootStrategy
+from faust.types import AppT
+from mode import Service
+from mode.types import ServiceT
+
+from worker.consumer import BatchConsumer
+from worker.kafka import has_transactions
+from worker.lanes import Role, StopWorkerError
+from worker.logs import configure_logs, error_fields
+from worker.metrics import GaugeName, Metrics
+from worker.roles.export import ExportRole
+from worker.roles.fold import FoldRole
+from worker.roles.project import ProjectRole
+from worker.settings import Settings
+from worker.sink import SinkRefused
+from worker.state import MemoryFoldStore
+from worker.topics import StartError, prepare_topics
+from worker.web.health import Readiness, add_pages
+
+_log = structlog.get_logger(__name__)
+
+_EXIT_OK: Final = 0
+_EXIT_FAILED: Final = 1
+# Of the time for draining, what is left to Faust for its pages once the roles have drained.
+_STOP_SPARE_S: Final = 5.0
+
+
+def run_worker(settings: Settings) -> int:
+    """Run a worker with the roles of its settings until it is told to stop, and give the exit code.
+
+    Raises SettingsError when an export has no usable key; every other failure is one line on standard error.
+    """
+    configure_logs(settings.log_format, settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_run(settings))
+    except (StartError, StopWorkerError, SinkRefused) as error:
+        sys.stderr.write(f"trace-projector: {error}\n")
+        return _EXIT_FAILED
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  (there is none on some platforms)
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _run(settings: Settings) -> int:
+    metrics = Metrics()
+    exports = [
+        ExportRole(settings, export, metrics)
+        for export in settings.exports
+        if not {"export", f"export:{export.name}"}.isdisjoint(settings.roles)
+    ]
+    await prepare_topics(settings, settings.roles)
+    roles: list[Role] = [*await _core_roles(settings, metrics), *exports]
+    if not roles:
+        message = "nothing to do: the only role is export, and the settings have no exports"
+        raise StartError(message)
+    pipeline = Pipeline([BatchConsumer(role, settings.limits, metrics) for role in roles], metrics)
+    worker = _Worker(
+        make_app(settings, pipeline),
+        quiet=True,
+        override_logging=False,
+        redirect_stdouts=False,
+        loop=asyncio.get_running_loop(),
+    )
+    # Faust would write a cursor control to standard output.
+    worker.spinner = None
+    _log.info("worker_started", app_id=settings.app_id, generation=settings.generation, roles=[r.name for r in roles])
+    return await _serve(worker, settings)
+
+
+async def _core_roles(settings: Settings, metrics: Metrics) -> Sequence[Role]:
+    wanted = [role for role in ("project", "fold") if role in settings.roles]
+    if not wanted:
+        return ()
+    is_fenced = await _decide_fencing(settings)
+    roles: dict[str, Callable[[], Role]] = {
+        "project": lambda: ProjectRole(settings, metrics, is_idempotent=is_fenced),
+        "fold": lambda: FoldRole(settings, metrics, MemoryFoldStore(), is_fenced=is_fenced),
+    }
+    return [roles[name]() for name in wanted]
+
+
+async def _decide_fencing(settings: Settings) -> bool:
+    if settings.fencing == "off":
+        is_fenced = False
+    else:
+        is_fenced = await has_transactions(settings)
+        if not is_fenced and settings.fencing == "on":
+            message = "fencing is on, and this broker has no transactions; set fencing to auto or off, or use another"
+            raise StartError(message)
+    if not is_fenced:
+        _log.warning(
+            "fold_runs_without_fencing",
+            fencing=settings.fencing,
+            problem="a worker that lost a partition can still write an older record after a newer one",
+        )
+    return is_fenced
+
+
+async def _serve(worker: "_Worker", settings: Settings) -> int:
+    try:
+        await worker.start()
+    except OSError as error:
+        reason_text = error.strerror or type(error).__name__
+        message = f"no pages on {settings.web_host}:{settings.web_port}: {reason_text}; choose another web_port"
+        raise StartError(message) from error
+    finally:
+        await worker.finish(settings.limits.shutdown_drain_s + _STOP_SPARE_S)
+    reason = worker.crash_reason
+    if isinstance(reason, StopWorkerError | SinkRefused | StartError):
+        raise reason
+    if reason is not None:
+        _log.error("worker_crashed", **error_fields(reason))
+        return _EXIT_FAILED
+    _log.info("worker_stopped")
+    return _EXIT_OK
+
+
+# ------------------------------------------------------------------------------------------------------------- services
+
+
+class Pipeline(Service):
+    """All roles of this worker; they start one after the other and drain side by side."""
+
+    def __init__(self, consumers: Sequence[BatchConsumer], metrics: Metrics, **options: Any) -> None:
+        super().__init__(**options)
+        self.metrics = metrics
+        self._consumers = consumers
+        metrics.watch("lag_messages", self._lags)
+        for gauge, read in _ROLE_GAUGES.items():
+            metrics.watch(gauge, lambda read=read: [((one.role.name,), read(one)) for one in self._consumers])
+
+    def on_init_dependencies(self) -> Iterable[ServiceT]:
+        return self._consumers
+
+    async def on_stop(self) -> None:
+        await asyncio.gather(*(consumer.drain() for consumer in self._consumers))
+
+    def readiness(self) -> Mapping[str, Readiness]:
+        """Give the readiness of every role that runs here."""
+        return {
+            consumer.role.name: Readiness(
+                consumer.is_ready(), *consumer.partition_counts(), consumer.paused_partitions()
+            )
+            for consumer in self._consumers
+        }
+
+    def _lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        for consumer in self._consumers:
+            for (topic, partition), lag in consumer.lag_messages().items():
+                yield (consumer.role.name, topic, str(partition)), lag
+
+
+_ROLE_GAUGES: Final[Mapping[GaugeName, Callable[[BatchConsumer], float]]] = {
+    "oldest_in_flight_seconds": lambda consumer: consumer.oldest_in_flight_s(),
+    "assigned_partitions": lambda consumer: consumer.partition_counts()[0],
+    "ready_partitions": lambda consumer: consumer.partition_counts()[1],
+    "paused_partitions": lambda consumer: consumer.paused_partitions(),
+}
+
+
+class _PagesOnly(BootStrategy):
+    """Starts Faust without its Kafka clients: no consumer, no producer, no tables, no leader election."""
+
+    enable_kafka = False
+
+
+class _App(faust.App):
+    """A Faust app around the pipeline."""
+
+    BootStrategy = _PagesOnly
+
+    def __init__(self, *args: Any, pipeline: Pipeline, **options: Any) -> None:
+        self._pipeline = pipeline
+        super().__init__(*args, **options)
+
+    def on_init_dependencies(self) -> Iterable[ServiceT]:
+        # After the pages, so that a restore that takes long can be watched; and stopped before them.
+        return [*super().on_init_dependencies(), self._pipeline]
+
+    async def on_first_start(self) -> None:
+        """Make no directories: Faust keeps tables there, and there are none."""
+
+
+class _Worker(faust.Worker):
+    """Faust's worker with the two signals that stop it, and none that opens a debugger."""
+
+    def install_signal_handlers(self) -> None:
+        self.loop.add_signal_handler(signal.SIGINT, self._schedule_shutdown, signal.SIGINT)
+        self.loop.add_signal_handler(signal.SIGTERM, self._schedule_shutdown, signal.SIGTERM)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Stop all services, or wait for the stop that a signal began; not longer than this."""
+        stopping = self._signal_stop_future or asyncio.ensure_future(self.stop())
+        done, _ = await asyncio.wait([stopping], timeout=timeout_s)
+        if not done:
+            _log.error("stop_timed_out", duration_s=timeout_s)
+
+
+def make_app(settings: Settings, pipeline: Pipeline) -> AppT:
+    """Make the Faust app of a worker: its services and its pages."""
+    app = _App(
+        settings.app_id,
+        pipeline=pipeline,
+        broker=[f"kafka://{server}" for server in settings.bootstrap_servers.split(",")],
+        autodiscover=False,
+        web_host=settings.web_host,
+        web_bind=settings.web_host,
+        web_port=settings.web_port,
+        web_in_thread=False,
+        web_router_enabled=False,
+        web_tables_enabled=False,
+    )
+    add_pages(app, pipeline)
+    return app

@@ -1,0 +1,374 @@
+"""The one batch loop of the data path: poll, handle, flush, commit; it knows Kafka's groups and nothing of the roles.
+
+Rules for editing this module: committed offsets move in one place (`_settle`) and last; nothing is awaited per
+message; a partition that was revoked is never committed, whatever its batch was doing; messages are handed to the
+lanes that are there when they arrive, never to those that were there when they were asked for.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetOutOfRangeError
+from mode import Service
+
+from worker.kafka import GroupConsumer, Message, PartitionLostError, TopicPartition
+from worker.lanes import (
+    Batch,
+    Lane,
+    RetryLater,
+    Role,
+    SpoiltLaneError,
+    StopWorkerError,
+    committed_positions,
+    message_bytes,
+    split,
+)
+from worker.logs import error_fields
+from worker.metrics import Metrics
+from worker.settings import LimitSettings
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_FIRST_S = 0.1
+# While a lane works, its end is looked for this often; an idle poll may wait longer.
+_POLL_BUSY_S = 0.02
+# Positions that moved without a message (compaction gaps, transaction markers) are committed at most this often.
+_IDLE_COMMIT_S = 1.0
+_POLL_FAILURES_MAX = 12
+# Of the time for draining, what batches in flight get; the rest is for leaving the group and closing clients.
+_DRAIN_SHARE = 0.7
+# A lane that was fenced although its partitions were not revoked waits, so that a revocation can come first.
+_REOPEN_DELAY_S = 3.0
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A lane and what the loop knows of it."""
+
+    lane: Lane
+    task: asyncio.Task[None] | None = None
+    is_open: bool = False
+    waiting: list[list[Batch]] = field(default_factory=list)
+    in_flight_bytes: int = 0
+    busy_since: float | None = None
+    retry_count: int = 0
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    idle_commit_at: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_open and self.task is None
+
+    @property
+    def is_working(self) -> bool:
+        return self.is_open and self.task is not None and not self.retry_count
+
+
+class BatchConsumer(Service):
+    """Runs one role: a member of its consumer group, whose lanes work side by side on one event loop."""
+
+    def __init__(self, role: Role, limits: LimitSettings, metrics: Metrics, **options: Any) -> None:
+        super().__init__(**options)
+        self.role = role
+        self._limits = limits
+        self._metrics = metrics
+        self._consumer: GroupConsumer | None = None
+        self._slots: list[_Slot] = []
+        self._is_assigned = False
+        self._wake = asyncio.Event()
+        self._poll_task: asyncio.Future[None] | None = None
+        self._poll_failures = 0
+        self._role_log = _log.bind(role=role.name)
+
+    # ---------------------------------------------------------------------------------------- what pages ask for
+
+    def is_ready(self) -> bool:
+        """Say whether the group has given partitions (or none: a standby) and all of them are restored."""
+        return self._is_assigned and all(slot.is_open for slot in self._slots)
+
+    def partition_counts(self) -> tuple[int, int]:
+        """Count partitions: assigned, and restored."""
+        assigned = sum(len(slot.lane.partitions) for slot in self._slots)
+        return assigned, sum(len(slot.lane.partitions) for slot in self._slots if slot.is_open)
+
+    def lag_messages(self) -> dict[TopicPartition, int]:
+        """Count the messages between committed offset and end of each partition that was fetched from."""
+        assigned = self._consumer.assignment() if self._consumer is not None else frozenset()
+        lags = {}
+        for slot in self._slots:
+            for partition, committed in slot.committed.items():
+                if self._consumer is not None and partition in assigned:
+                    end = self._consumer.highwater(partition)
+                    lags[partition] = max(0, (end or committed) - committed)
+        return lags
+
+    def oldest_in_flight_s(self) -> float:
+        """Tell how long the oldest batch has been waiting to become durable; 0 when there is none."""
+        since = [slot.busy_since for slot in self._slots if slot.busy_since is not None]
+        return time.monotonic() - min(since) if since else 0.0
+
+    def paused_partitions(self) -> int:
+        """Count partitions that are paused because their last try failed."""
+        return sum(len(slot.lane.partitions) for slot in self._slots if slot.retry_count)
+
+    # ------------------------------------------------------------------------------------------------ life cycle
+
+    async def on_start(self) -> None:
+        self._poll_task = self.add_future(self._run())
+
+    async def on_stop(self) -> None:
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Stop polling, let the batches in flight become durable for a while, leave the group; may be called twice."""
+        if self._poll_task is not None:
+            # getmany may be waiting for a rebalance to end; it hands over nothing before it returns, so this is safe.
+            self._poll_task.cancel()
+            self._poll_task = None
+        await self._release(self._limits.shutdown_drain_s * _DRAIN_SHARE)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await _give_time(consumer.stop(), self._limits.shutdown_drain_s * (1 - _DRAIN_SHARE))
+
+    async def _run(self) -> None:
+        consumer = self._consumer = self.role.make_consumer()
+        consumer.subscribe(self.role.topics, listener=_RebalanceListener(self))
+        await consumer.start()
+        while not self.should_stop:
+            await self._poll(consumer)
+
+    # ------------------------------------------------------------------------------------------------------ poll
+
+    async def _poll(self, consumer: GroupConsumer) -> None:
+        """Hand what has arrived to idle lanes, at most one batch each."""
+        ready = [slot for slot in self._slots if slot.is_ready]
+        if not ready or sum(slot.in_flight_bytes for slot in self._slots) >= self._limits.in_flight_bytes_max:
+            self._wake.clear()
+            await _give_time(self._wake.wait(), self._limits.batch_wait_s)
+            return
+        wait_s = _POLL_BUSY_S if any(slot.is_working for slot in self._slots) else self._limits.batch_wait_s
+        partitions = [partition for slot in ready for partition in slot.lane.partitions]
+        polled = await self._get_many(consumer, partitions, wait_s)
+        for slot in self._slots:
+            if slot.is_ready:
+                await self._dispatch(consumer, slot, polled)
+
+    async def _get_many(
+        self, consumer: GroupConsumer, partitions: Sequence[TopicPartition], wait_s: float
+    ) -> dict[TopicPartition, list[Message]]:
+        try:
+            polled = await consumer.getmany(
+                *partitions, timeout_ms=int(wait_s * 1000), max_records=self._limits.batch_messages_max
+            )
+        except OffsetOutOfRangeError as error:
+            raise StopWorkerError(_out_of_range(error)) from None
+        except KafkaError as error:
+            # An error that the broker does not get over comes back at every poll: stop loudly in the end.
+            self._poll_failures += 1
+            self._role_log.warning("poll_failed", failures=self._poll_failures, **error_fields(error))
+            if self._poll_failures >= _POLL_FAILURES_MAX:
+                raise
+            await self.sleep(min(_RETRY_FIRST_S * 2**self._poll_failures, self._limits.sink_retry_delay_max_s))
+            return {}
+        self._poll_failures = 0
+        return polled
+
+    async def _dispatch(
+        self, consumer: GroupConsumer, slot: _Slot, polled: Mapping[TopicPartition, list[Message]]
+    ) -> None:
+        """Start a lane on what was polled for it, or on offsets that moved without a message."""
+        batches = [
+            # The position counts gaps and transaction markers after the last message, which no message would carry.
+            Batch(partition, polled.get(partition, ()), await consumer.position(partition))
+            for partition in slot.lane.partitions
+        ]
+        moved = [batch for batch in batches if batch.messages or batch.next_offset > slot.committed[batch.partition]]
+        now = time.monotonic()
+        if not moved or (now < slot.idle_commit_at and not any(batch.messages for batch in moved)):
+            return
+        slot.idle_commit_at = now + _IDLE_COMMIT_S
+        slot.busy_since = now
+        slot.in_flight_bytes = sum(message_bytes(message) for batch in moved for message in batch.messages)
+        slot.waiting = list(split(moved, self._limits.batch_bytes_max))
+        slot.lane.accepted(moved)
+        self._start(slot, self._work(consumer, slot))
+
+    def _start(self, slot: _Slot, work: Any) -> None:
+        slot.task = asyncio.ensure_future(work)
+        slot.task.add_done_callback(lambda task: self._finished(slot, task))
+
+    def _finished(self, slot: _Slot, task: asyncio.Task[None]) -> None:
+        for part in slot.waiting:
+            slot.lane.abandoned(part)
+        slot.task, slot.waiting, slot.in_flight_bytes, slot.busy_since = None, [], 0, None
+        self._wake.set()
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, PartitionLostError | SpoiltLaneError):
+            self._role_log.warning("lane_lost", **error_fields(error))
+            if slot in self._slots:
+                self._start(slot, self._open(slot, _REOPEN_DELAY_S if isinstance(error, PartitionLostError) else 0.0))
+        else:
+            self.add_future(self.crash(error))
+
+    # ------------------------------------------------------------------------------------ handle, flush, commit
+
+    async def _work(self, consumer: GroupConsumer, slot: _Slot) -> None:
+        while slot.waiting:
+            await self._settle(consumer, slot, slot.waiting[0])
+            slot.lane.settled(slot.waiting.pop(0))
+
+    async def _settle(self, consumer: GroupConsumer, slot: _Slot, batches: Sequence[Batch]) -> None:
+        """Make a batch durable, in this order and no other.
+
+        1. handle: every message becomes output, or a dead letter; without IO.
+        2. flush: all of that output, dead letters included, is durable downstream.
+        3. commit: the exact next positions become the committed offsets.
+
+        A failure of 2 or 3 pauses the lane's partitions and repeats both, for ever, while other lanes go on. A lost
+        partition and a cancelled task leave without a commit: whoever has the partition then reads the batch again.
+        """
+        for batch in batches:
+            slot.lane.handle(batch)
+            # Other lanes, heartbeats and pages get their turn between partitions.
+            await asyncio.sleep(0)
+        positions = {batch.partition: batch.next_offset for batch in batches}
+        while True:
+            try:
+                await slot.lane.flush()
+                await slot.lane.commit(consumer, positions)
+            except (CommitFailedError, IllegalStateError) as error:
+                raise PartitionLostError(type(error).__name__) from None
+            except (PartitionLostError, StopWorkerError):
+                raise
+            except Exception as error:  # noqa: BLE001  (whatever a sink raises, the batch must not be lost)
+                await self._pause(consumer, slot, error)
+            else:
+                break
+        slot.committed |= positions
+        self._recovered(consumer, slot)
+
+    async def _pause(self, consumer: GroupConsumer, slot: _Slot, error: Exception) -> None:
+        slot.retry_count += 1
+        delay_s = self._retry_delay_s(slot.retry_count, error)
+        consumer.pause(*(slot.lane.partitions & consumer.assignment()))
+        self._metrics.count("retries", role=self.role.name)
+        self._role_log.warning("retrying", retry=slot.retry_count, delay_s=round(delay_s, 3), **error_fields(error))
+        await asyncio.sleep(delay_s)
+
+    def _retry_delay_s(self, retry: int, error: Exception) -> float:
+        delay_max_s = self._limits.sink_retry_delay_max_s
+        if isinstance(error, RetryLater):
+            return min(error.delay_s, delay_max_s)
+        # Half of the delay is jitter: workers that failed together do not come back together.
+        return min(_RETRY_FIRST_S * 2.0 ** min(retry, 16), delay_max_s) * random.uniform(0.5, 1)  # noqa: S311
+
+    def _recovered(self, consumer: GroupConsumer, slot: _Slot) -> None:
+        if slot.retry_count:
+            slot.retry_count = 0
+            consumer.resume(*(slot.lane.partitions & consumer.assignment()))
+            self._role_log.info("recovered")
+
+    # ------------------------------------------------------------------------------------------------- rebalance
+
+    async def revoked(self) -> None:
+        """Drain what is in flight while the group waits; heartbeats go on meanwhile."""
+        self._is_assigned = False
+        await self._release(self._limits.shutdown_drain_s)
+
+    def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Make lanes and let them open on their own: until this returns, the member sends no heartbeat."""
+        self._slots = [_Slot(lane) for lane in self.role.make_lanes(partitions)]
+        for slot in self._slots:
+            self._start(slot, self._open(slot))
+        self._is_assigned = True
+        self._wake.set()
+        self._role_log.info("assigned", partitions=len(partitions))
+
+    async def _open(self, slot: _Slot, reopen_delay_s: float | None = None) -> None:
+        """Open a lane and move its partitions to where it wants to read on; repeated until it works."""
+        consumer = self._consumer
+        assert consumer is not None
+        slot.is_open = False
+        if reopen_delay_s is not None:
+            await slot.lane.close()
+            await asyncio.sleep(reopen_delay_s)
+        positions: Mapping[TopicPartition, int] | None = None
+        while positions is None:
+            try:
+                if reopen_delay_s is not None:
+                    await _ensure_still_ours(consumer, slot.lane.partitions)
+                positions = await slot.lane.open(consumer)
+            except (CommitFailedError, IllegalStateError) as error:
+                raise PartitionLostError(type(error).__name__) from None
+            except (PartitionLostError, StopWorkerError):
+                raise
+            except Exception as error:  # noqa: BLE001  (a sink or a broker that is away comes back)
+                await self._pause(consumer, slot, error)
+        for partition, offset in positions.items():
+            consumer.seek(partition, offset)
+        slot.committed = dict(positions)
+        slot.is_open = True
+        self._recovered(consumer, slot)
+
+    async def _release(self, timeout_s: float) -> None:
+        """Take all lanes out of the loop: let busy ones finish for a while, cancel what is left, close them."""
+        slots, self._slots = self._slots, []
+        # A lane that waits for its next try, or for its state, would only use up the time of the others.
+        hopeful = [slot.task for slot in slots if slot.is_working and slot.task is not None]
+        if hopeful:
+            await asyncio.wait(hopeful, timeout=timeout_s)
+        tasks = [slot.task for slot in slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for closed in await asyncio.gather(*(slot.lane.close() for slot in slots), return_exceptions=True):
+            if isinstance(closed, Exception):
+                self._role_log.warning("close_failed", **error_fields(closed))
+
+
+class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Passes rebalances on; aiokafka only logs what a listener raises, so a failure here stops the worker."""
+
+    def __init__(self, service: BatchConsumer) -> None:
+        self._service = service
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        del revoked  # the eager protocol takes all partitions at once
+        try:
+            await self._service.revoked()
+        except Exception as error:  # noqa: BLE001
+            await self._service.crash(error)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        try:
+            self._service.assigned(frozenset(assigned))
+        except Exception as error:  # noqa: BLE001
+            await self._service.crash(error)
+
+
+async def _ensure_still_ours(consumer: GroupConsumer, partitions: Iterable[TopicPartition]) -> None:
+    # Committing what is committed already changes nothing and is refused once the group has moved on. Without this, a
+    # worker that came back from a long sleep could fence the rightful owner.
+    await consumer.commit(await committed_positions(consumer, partitions))
+
+
+def _out_of_range(error: OffsetOutOfRangeError) -> str:
+    places = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    where = ", ".join(f"{place.topic} partition {place.partition} offset {offset}" for place, offset in places.items())
+    return f"no longer held by the broker: {where or 'a position'}; messages were deleted before they were read"
+
+
+async def _give_time(work: Awaitable[object], timeout_s: float) -> None:
+    """Wait for something, but not for ever."""
+    try:
+        await asyncio.wait_for(work, timeout_s)
+    except TimeoutError:
+        return

@@ -1,0 +1,134 @@
+"""What a role gives the batch loop: lanes of partitions that are handled, flushed, committed and retried together."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from worker.kafka import GroupConsumer, Message, TopicPartition
+
+# What a message costs in memory beside its key and value.
+_MESSAGE_OVERHEAD_BYTES = 200
+
+
+class Batch(NamedTuple):
+    """Messages of one partition in offset order, and the offset to read on from once they are durable."""
+
+    partition: TopicPartition
+    messages: Sequence[Message]
+    next_offset: int
+
+
+class RetryLater(Exception):  # noqa: N818  (backpressure, not an error)
+    """A lane asks that its next try comes not before this delay."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        super().__init__()
+
+
+class SpoiltLaneError(Exception):
+    """A lane's state is not what it should be; what it took is abandoned, and it is closed and opened again."""
+
+
+class StopWorkerError(Exception):
+    """Going on would lose or corrupt something; the text is for the operator and says what to do."""
+
+
+class Lane(Protocol):
+    """Partitions of one role with one order of work; one task at a time calls it.
+
+    A lane is made when its partitions are assigned and closed when they are revoked.
+    """
+
+    partitions: frozenset[TopicPartition]
+
+    async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
+        """Get ready (restore state, open a sink) and give the offset to read on from for every partition.
+
+        Repeated after a failure, and called again after `close` when the lane was lost and its partitions were not.
+        """
+
+    def accepted(self, batches: Sequence[Batch]) -> None:
+        """Account for messages that were polled; each is settled or abandoned later."""
+
+    def handle(self, batch: Batch) -> None:
+        """Turn messages into output that waits to be flushed; no IO.
+
+        Nothing that a message holds may raise, but for SpoiltLaneError, after which the lane knows to avoid it.
+        """
+
+    async def flush(self) -> None:
+        """Make all waiting output durable; after a failure it is repeated and then sends everything again."""
+
+    async def commit(self, consumer: GroupConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit the offsets; PartitionLostError when the partitions are no longer ours."""
+
+    def settled(self, batches: Sequence[Batch]) -> None:
+        """Account for messages whose offsets were committed."""
+
+    def abandoned(self, batches: Sequence[Batch]) -> None:
+        """Account for messages that another worker, or a later try of this one, reads again."""
+
+    async def close(self) -> None:
+        """Let go of what `open` took and forget waiting output; also called in the middle of a flush."""
+
+
+class Role(Protocol):
+    """What a role tells the batch loop: its topics, its group's consumer, and how its partitions share lanes."""
+
+    name: str
+    topics: tuple[str, ...]
+
+    def make_consumer(self) -> GroupConsumer: ...
+    def make_lanes(self, partitions: frozenset[TopicPartition]) -> Sequence[Lane]: ...
+
+
+async def committed_positions(
+    consumer: GroupConsumer, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Give the offset to read on from for every partition: the committed one, else the beginning of the log.
+
+    Raises StopWorkerError when a log no longer reaches back to its committed offset: messages would be lost in silence.
+    (A log that ends before it is refused by the broker at the first fetch; what brokers list as the end is not exact.)
+    """
+    names = sorted(partitions)
+    committed = dict(zip(names, await asyncio.gather(*map(consumer.committed, names)), strict=True))
+    beginnings = await consumer.beginning_offsets(names)
+    positions = {}
+    for name in names:
+        offset = committed[name]
+        positions[name] = beginnings[name] if offset is None else offset
+        if positions[name] < beginnings[name]:
+            message = (
+                f"topic {name.topic} partition {name.partition} begins at offset {beginnings[name]} and {offset} is to "
+                "be read next: messages were deleted before they were read; move this group's offsets to go on without"
+            )
+            raise StopWorkerError(message)
+    return positions
+
+
+def message_bytes(message: Message) -> int:
+    """Estimate what a message takes in memory."""
+    return len(message.key or b"") + len(message.value or b"") + _MESSAGE_OVERHEAD_BYTES
+
+
+def split(batches: Sequence[Batch], bytes_max: int) -> Iterator[list[Batch]]:
+    """Cut batches into parts of at most so many bytes, in order; one message above the limit is a part of its own."""
+    part: list[Batch] = []
+    part_bytes = 0
+    for batch in batches:
+        start = 0
+        for index, message in enumerate(batch.messages):
+            size = message_bytes(message)
+            if part_bytes and part_bytes + size > bytes_max:
+                if index > start:
+                    cut = batch.messages[start:index]
+                    part.append(Batch(batch.partition, cut, cut[-1].offset + 1))
+                    start = index
+                yield part
+                part, part_bytes = [], 0
+            part_bytes += size
+        # The rest carries the exact next position, gaps after the last message included.
+        part.append(batch._replace(messages=batch.messages[start:]))
+    if part:
+        yield part

@@ -1,0 +1,290 @@
+"""The fold role: facts of one partition join into state, and what follows from it goes to the logs, fenced.
+
+Per partition and batch, one Kafka transaction holds the changed records, the derived facts, the tombstones of
+superseded facts and the committed offset. Every reader of these topics reads committed messages only.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from projections.facts import Fact, decode_fact, encode_fact, partition_of
+from projections.fold import Change, Fold, FoldResult
+from worker.dead_letters import dead_letter, encode_dead_letter
+from worker.kafka import (
+    BatchWriter,
+    FencedWriter,
+    GroupConsumer,
+    Header,
+    Message,
+    Producer,
+    TopicPartition,
+    group_consumer,
+    log_reader,
+    plain_producer,
+    start_producer,
+    transactional_producer,
+)
+from worker.lanes import Batch, Lane, SpoiltLaneError, StopWorkerError, committed_positions
+from worker.logs import error_fields
+from worker.metrics import CounterName, Metrics
+from worker.settings import Settings
+from worker.state import FoldStore, Held
+from worker.topics import fold_group, own_topics
+
+_log = structlog.get_logger(__name__)
+
+# Restoring is a burst of decoding; more at once would only take turns on one event loop.
+_RESTORES_AT_ONCE = 2
+_RESTORE_POLL_MS = 500
+
+
+class FoldRole:
+    """Reads the facts log and writes the records log; one lane, one state and one producer per partition."""
+
+    name = "fold"
+
+    def __init__(self, settings: Settings, metrics: Metrics, store: FoldStore, *, is_fenced: bool) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._store = store
+        self._is_fenced = is_fenced
+        self._restores = asyncio.Semaphore(_RESTORES_AT_ONCE)
+        self._lanes: Sequence[FoldLane] = ()
+        self.topics = (own_topics(settings).facts,)
+        metrics.watch("fenced", lambda: [((), float(is_fenced))])
+        metrics.watch("held_aggregates", self._held_aggregates)
+
+    def make_consumer(self) -> GroupConsumer:
+        return group_consumer(self._settings, fold_group(self._settings))
+
+    def make_lanes(self, partitions: frozenset[TopicPartition]) -> Sequence[Lane]:
+        self._store.forget_others(frozenset(partition.partition for partition in partitions))
+        self._lanes = [
+            FoldLane(partition, self._settings, self._metrics, self._store, self._restores, is_fenced=self._is_fenced)
+            for partition in sorted(partitions)
+        ]
+        return self._lanes
+
+    def _held_aggregates(self) -> list[tuple[tuple[str, ...], float]]:
+        counts: Counter[str] = Counter()
+        for lane in self._lanes:
+            counts.update(lane.held_counts())
+        return [((kind,), count) for kind, count in counts.items()]
+
+
+class FoldLane:
+    """Folds one facts partition; durable means committed in the transaction that also commits the offset."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        settings: Settings,
+        metrics: Metrics,
+        store: FoldStore,
+        restores: asyncio.Semaphore,
+        *,
+        is_fenced: bool,
+    ) -> None:
+        self.partitions = frozenset((partition,))
+        self._partition = partition
+        self._settings = settings
+        self._metrics = metrics
+        self._store = store
+        self._restores = restores
+        self._is_fenced = is_fenced
+        self._topics = own_topics(settings)
+        self._producer: Producer | None = None
+        self._writer: BatchWriter | None = None
+        self._held: Held | None = None
+        self._is_ahead = False
+        self._is_careful = False
+        self._results: list[FoldResult] = []
+        self._folded_facts = 0
+
+    def held_counts(self) -> Mapping[str, int]:
+        """Count, per kind, the aggregates that hold something back until another fact comes."""
+        return {} if self._held is None else self._held.fold.held_counts()
+
+    async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
+        """Fence whoever had this partition, then see how far it got, then restore up to there; in this order.
+
+        What the predecessor commits before it is fenced is part of what is read here; after that it can commit nothing.
+        """
+        await self.close()
+        self._producer = self._make_producer()
+        await start_producer(self._producer)
+        group = fold_group(self._settings)
+        self._writer = FencedWriter(self._producer, group) if self._is_fenced else BatchWriter(self._producer)
+        positions = await committed_positions(consumer, self.partitions)
+        position = positions[self._partition]
+        held = self._store.take(self._partition.partition)
+        if held is None or held.position != position:
+            async with self._restores:
+                held = Held(await self._restored(position), position)
+        self._held = held
+        return positions
+
+    def _make_producer(self) -> Producer:
+        if not self._is_fenced:
+            return plain_producer(self._settings)
+        settings = self._settings
+        transactional_id = f"{settings.app_id}-g{settings.generation}-fold-{self._partition.partition}"
+        return transactional_producer(settings, transactional_id)
+
+    async def _restored(self, end: int) -> Fold:
+        """Join the facts log of this partition from its beginning up to an offset."""
+        fold = Fold(generation=self._settings.generation, unbound=self._settings.unbound)
+        reader = log_reader(self._settings)
+        reader.assign([self._partition])
+        try:
+            await reader.start()
+            beginning = (await reader.beginning_offsets([self._partition]))[self._partition]
+            reader.seek(self._partition, beginning)
+            while await reader.position(self._partition) < end:
+                polled = await reader.getmany(
+                    timeout_ms=_RESTORE_POLL_MS, max_records=self._settings.limits.batch_messages_max
+                )
+                messages = polled.get(self._partition, ())
+                # What cannot be read was buried when its offset was committed.
+                fold.restore(_items((message for message in messages if message.offset < end), lambda _message: None))
+                if not messages:
+                    await self._check_end(reader, end)
+                await asyncio.sleep(0)
+        finally:
+            await reader.stop()
+        return fold
+
+    async def _check_end(self, reader: Any, end: int) -> None:
+        log_end = reader.highwater(self._partition)
+        if log_end is not None and log_end < end and await reader.position(self._partition) >= log_end:
+            message = (
+                f"topic {self._topics.facts} partition {self._partition.partition} ends at offset {log_end}, and {end} "
+                "was committed: the topic was made anew; start another generation"
+            )
+            raise StopWorkerError(message)
+
+    # --------------------------------------------------------------------------------------- handle, flush, commit
+
+    def accepted(self, batches: Sequence[Batch]) -> None:
+        """Facts are not accounted for: their messages were."""
+
+    def handle(self, batch: Batch) -> None:
+        assert self._held is not None
+        self._is_ahead = True
+        items = _items(batch.messages, self._refuse)
+        for part in [[item] for item in items] if self._is_careful else [items]:
+            self._fold_part(part, batch)
+        self._folded_facts += len(items)
+
+    def _fold_part(self, items: Sequence[tuple[int, Fact]], batch: Batch) -> None:
+        assert self._held is not None
+        if not items:
+            return
+        try:
+            result = self._held.fold.apply(items)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # The state is half changed now. It is restored, and the next time facts are folded one by one, so that
+            # the one that cannot be folded is found and left out.
+            if not self._is_careful:
+                self._is_careful = True
+                raise SpoiltLaneError from error
+            [(offset, _fact)] = items
+            _log.error("fact_not_folded", partition=self._partition.partition, offset=offset, **error_fields(error))
+            self._bury(next(message for message in batch.messages if message.offset == offset), "fold_failed")
+        else:
+            self._collect(result)
+
+    def _refuse(self, message: Message) -> None:
+        # Only this program writes the facts log, so this is a foreign message, or a fact of another version of it.
+        _log.error("fact_not_read", partition=self._partition.partition, offset=message.offset)
+        self._bury(message, "invalid_fact")
+
+    def _collect(self, result: FoldResult) -> None:
+        for change in result.changes:
+            self._append(self._topics.records, change.id, change.id.encode(), change.record, headers_of(change))
+        for fact in result.facts:
+            self._append(self._topics.facts, fact.aggregate, *encode_fact(fact))
+        assert self._writer is not None
+        for key in result.superseded:
+            self._writer.append(*self._partition, key, None)
+        self._results.append(result)
+
+    def _bury(self, message: Message, reason: str) -> None:
+        key, value = encode_dead_letter(dead_letter(*self._partition, message, reason))
+        self._append(self._topics.dead_letters, key.decode(), key, value)
+        self._metrics.count("dead_lettered_facts", partition=self._partition.partition, reason=reason)
+
+    def _append(self, topic: str, name: str, key: bytes, value: bytes | None, headers: Sequence[Header] = ()) -> None:
+        assert self._writer is not None
+        self._writer.append(topic, partition_of(name, self._settings.partitions), key, value, headers)
+
+    async def flush(self) -> None:
+        # Inside a transaction nothing is durable before the offsets are committed with it: `commit` does both.
+        if not isinstance(self._writer, FencedWriter):
+            assert self._writer is not None
+            await self._writer.flush()
+
+    async def commit(self, consumer: GroupConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        assert self._writer is not None
+        if isinstance(self._writer, FencedWriter) and not self._writer.is_empty():
+            await self._writer.commit(positions)
+        else:
+            # Nothing was made from the batch, or the broker has no transactions; the group's own generation guards it.
+            await consumer.commit(positions)
+
+    def settled(self, batches: Sequence[Batch]) -> None:
+        assert self._held is not None
+        self._held = self._held._replace(position=batches[-1].next_offset)
+        self._is_ahead = False
+        partition = self._partition.partition
+        self._metrics.count("folded_facts", self._folded_facts, partition=partition)
+        for result in self._results:
+            self._metrics.count("superseded_facts", len(result.superseded), partition=partition)
+            for change in result.changes:
+                name: CounterName = "deleted_records" if change.record is None else "published_records"
+                self._metrics.count(name, kind=change.kind)
+        self._forget_results()
+
+    def abandoned(self, batches: Sequence[Batch]) -> None:
+        del batches
+        self._forget_results()
+
+    def _forget_results(self) -> None:
+        self._results.clear()
+        self._folded_facts = 0
+
+    async def close(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and not self._is_ahead:
+            self._store.keep(self._partition.partition, held)
+        self._is_ahead = False
+        producer, self._producer, self._writer = self._producer, None, None
+        if producer is not None:
+            await producer.abandon()
+
+
+def _items(messages: Iterable[Message], refuse: Callable[[Message], None]) -> list[tuple[int, Fact]]:
+    """Decode facts with their offsets; tombstones of superseded facts say nothing to the state."""
+    items = []
+    for message in messages:
+        if message.value is None:
+            continue
+        try:
+            items.append((message.offset, decode_fact(message.key or b"", message.value)))
+        except (ValueError, TypeError):
+            refuse(message)
+    return items
+
+
+def headers_of(change: Change) -> list[Header]:
+    """Give the headers of a record's message: its kind, and what redacting the id of a deleted artifact needs."""
+    headers = [("kind", change.kind.encode())]
+    if change.record is None and change.repo is not None:
+        headers.append(("repo", change.repo.encode()))
+    return headers

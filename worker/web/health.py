@@ -1,0 +1,50 @@
+"""The pages for whoever watches a worker: live, ready, and its metrics."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol
+
+import faust
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from worker.metrics import Metrics
+
+
+class Readiness(NamedTuple):
+    """How far one role is: partitions that the group has given, and those whose state is restored."""
+
+    is_ready: bool
+    assigned_partitions: int
+    ready_partitions: int
+    paused_partitions: int
+
+
+class Watched(Protocol):
+    """What the pages show of a worker."""
+
+    metrics: Metrics
+
+    def readiness(self) -> Mapping[str, Readiness]:
+        """Give the readiness of every role that runs here."""
+
+
+def add_pages(app: faust.App, watched: Watched) -> None:
+    """Put the pages on an app that has not started yet."""
+
+    @app.page("/healthz")
+    async def healthz(web: Any, _request: Any) -> Any:
+        # That this answers at all is the message: the event loop that moves the data is the one that serves pages.
+        return web.json({"live": True})
+
+    @app.page("/readyz")
+    async def readyz(web: Any, _request: Any) -> Any:
+        roles = watched.readiness()
+        is_ready = all(readiness.is_ready for readiness in roles.values())
+        return web.json(
+            {"ready": is_ready, "roles": {role: readiness._asdict() for role, readiness in roles.items()}},
+            status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+
+    @app.page("/metrics")
+    async def metrics(web: Any, _request: Any) -> Any:
+        return web.bytes(watched.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
