@@ -1,9 +1,11 @@
-"""Rows of ctagents/*.jsonl: the readers of ct-agents sessions."""
+"""Rows of ctagents/*.jsonl: the readers of ct-agents sessions, and the classes of an event's fields."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from projections.formats import ct_agents
 from projections.formats import ct_agents_reader as reader
 from tests.conformance.rows import Row, assert_rows, differs, load_rows
 
@@ -105,3 +107,90 @@ def test_envelopes_and_streams_read_as_in_each_row(vectors: Path) -> None:
 
 def test_session_records_are_valid_or_faulty_as_in_each_row(vectors: Path) -> None:
     assert_rows(named(load_rows(vectors, "ctagents/session_record.jsonl")), check)
+
+
+MARKED = "ZZMARKEDZZ"
+# What a line fact may hold of a field: the value, or only its digest.
+IN_CLEAR = {"id", "fact", "digest", "namespace"}
+DIGESTED = {"sha256-only"}
+# Two fields are used and enter no record: one orders the events, of the other only a digest is kept.
+USED = {("*", "seq"), ("*", "idempotencyKey")}
+
+
+def classes(vectors: Path) -> dict[tuple[str, str], str]:
+    return {(row["event"], row["path"]): row["trace"] for row in load_rows(vectors, "ctagents/field_classes.jsonl")}
+
+
+def rows_of(table: Any, prefix: str) -> set[tuple[str, str]]:
+    """Give a table's fields as the rows name them: those of every event under ``*``."""
+    return {(event if path.startswith(prefix) else "*", path) for event, paths in table.items() for path in paths}
+
+
+def test_only_fields_that_a_trace_may_hold_are_read(vectors: Path) -> None:
+    known = classes(vectors)
+    allowed = {field for field, trace in known.items() if trace in IN_CLEAR} | USED
+    assert allowed >= rows_of(ct_agents.READS, "payload.")
+    digested = {field for field, trace in known.items() if trace in DIGESTED} | USED
+    assert digested >= rows_of(ct_agents.DIGESTS, "payload.")
+
+
+def stored(kind: str, payload: Any) -> dict[str, Any]:
+    return {
+        "id": "e",
+        "seq": 1,
+        "type": kind,
+        "actor": {"type": "user", "id": "u"},
+        "createdAt": "2026-05-01T08:00:00Z",
+        "payload": payload,
+        "parentEventId": "p",
+        "sessionId": "s",
+        "scope": {},
+    }
+
+
+PAYLOADS: dict[str, dict[str, Any]] = {
+    "tool.called": {"toolName": "read"},
+    "tool.completed": {"toolName": "read"},
+    "tool.failed": {"toolName": "read", "error": {"message": ""}},
+    "tool.interrupted": {"toolName": "read", "reason": "abort_signal"},
+    "assistant.output.completed": {"text": ""},
+    "agent.action.requested": {"kind": "ask_user"},
+    "user.action.resolved": {"kind": "ask_user"},
+}
+
+
+def with_marked(value: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
+    name, _dot, rest = path.partition(".")
+    if rest:
+        return {**value, name: with_marked(value.get(name, {}), rest, kind)}
+    marked: Any = {"array": [MARKED], "object": {MARKED: MARKED}}.get(kind.removesuffix("?"), MARKED)
+    return {**value, MARKED if name == "*" else name: marked}
+
+
+def leak(row: Row) -> str | None:
+    for kind, payload in PAYLOADS.items():
+        if row["event"] in {"*", kind}:
+            body = ct_agents.read_line(with_marked(stored(kind, payload), row["path"], row["type"]), b"line")
+            if isinstance(body, str):
+                return f"{kind} said {body}, so nothing was checked"
+            if MARKED in json.dumps(body):
+                return f"is in the line fact of {kind}"
+    return None
+
+
+def test_no_field_that_a_trace_may_not_hold_reaches_a_line_fact(vectors: Path) -> None:
+    rows = [
+        {"name": f"{row['event']} {row['path']}", **row}
+        for row in load_rows(vectors, "ctagents/field_classes.jsonl")
+        # Numbers and enumerations hold no marked text; the other events make no line fact at all.
+        if row["type"].removesuffix("?") in {"string", "unknown", "object", "array"}
+        and row["event"] in {"*", *PAYLOADS}
+    ]
+    hidden = [row for row in rows if row["trace"] not in IN_CLEAR]
+    assert {row["trace"] for row in hidden} == {"never", "drop", "sha256-only"}
+    assert_rows(hidden, leak)
+
+
+def test_events_without_a_place_in_a_trace_make_no_line_fact(vectors: Path) -> None:
+    kinds = {event for event, _path in classes(vectors)} - {"*", *PAYLOADS}
+    assert {ct_agents.read_line(stored(kind, MARKED), b"line") for kind in kinds} == {"no_trace_line"}

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from projections.formats import harn
 from projections.formats.harn_contracts import (
     AGENT_RESULT,
+    COUNT,
+    FACT,
     FAMILIES,
+    ID,
     NEVER,
     TRANSCRIPT_CONTEXT,
     Contract,
@@ -123,7 +127,8 @@ def read_one_page(row: Row) -> str | None:
 def read_all_pages(row: Row) -> str | None:
     expected = row["expect"]
     options = options_of(row)
-    cursor, error, pages = options.pop("cursor", START), None, []
+    cursor, error = options.pop("cursor", START), None
+    pages: list[Page] = []
     while error is None and (not pages or not pages[-1].done):
         page = read_page(source_of(row), **options, cursor=cursor)
         if isinstance(page, ReadFailure):
@@ -265,3 +270,101 @@ def test_the_rows_know_every_top_level_field_of_the_contracts(vectors: Path) -> 
     rows = load_rows(vectors, "harn/field_classes.jsonl")
     known = {(row["contract"], row["path"].partition(".")[0]) for row in rows}
     assert known >= {(name, field) for name, contract in CONTRACTS.items() for field in contract.record.fields}
+
+
+MARKED_TEXT = "ZZMARKEDZZ"
+MARKED_NUMBER = 987_654_321
+# A whole row of each family that becomes a line fact, with everything that a fact takes.
+FACT_ROWS: dict[str, dict[str, Any]] = {
+    "provider_call_response": {
+        "type": "provider_call_response",
+        "timestamp": "1790000001.900",
+        "iteration": 0,
+        "call_id": "c",
+        "provider": "p",
+        "model": "m",
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "parsed_tool_calls": [{"id": "t", "name": "read"}],
+    },
+    "resolved_dispatch": {
+        "type": "resolved_dispatch",
+        "timestamp": "1790000001.900",
+        "iteration": 0,
+        "call_id": "c",
+        "provider": "p",
+        "model": "m",
+        "wire_format": "w",
+        "tool_format": "t",
+        "outcome_kind": "provider_error",
+    },
+    "agent_result": {
+        "status": "s",
+        "final_status": "s",
+        "stop_reason": "s",
+        "session_id": "s",
+        "llm": dict.fromkeys(
+            (
+                "iterations",
+                "duration_ms",
+                "input_tokens",
+                "output_tokens",
+                "cache_read_tokens",
+                "cache_write_tokens",
+            ),
+            1,
+        ),
+    },
+}
+
+
+def marked(row: Row) -> list[Any]:
+    """Give marked values that the type of a field allows."""
+    kind = row["type"]
+    if kind == "unknown":
+        return [MARKED_TEXT, [{"arguments": MARKED_TEXT}], {MARKED_TEXT: MARKED_NUMBER}]
+    if kind.startswith(("int", "number")):
+        return [MARKED_NUMBER]
+    return [MARKED_TEXT] if kind.startswith("string") else []
+
+
+def with_value(value: dict[str, Any], path: str, marked_value: Any) -> dict[str, Any]:
+    name, _dot, rest = path.partition(".")
+    return {**value, name: with_value(value.get(name, {}), rest, marked_value) if rest else marked_value}
+
+
+def leak(row: Row) -> str | None:
+    template = FACT_ROWS[row["contract"]]
+    for value in marked(row):
+        body = harn.read_line(with_value(template, row["path"], value), b"line")
+        if isinstance(body, str):
+            return f"said {body}, so nothing was checked"
+        if MARKED_TEXT in json.dumps(body) or str(MARKED_NUMBER) in json.dumps(body):
+            return "is in the line fact"
+    return None
+
+
+def test_no_field_but_facts_ids_and_counts_reaches_a_line_fact(vectors: Path) -> None:
+    rows = [
+        {"name": f"{row['contract']}.{row['path']}", **row}
+        for row in load_rows(vectors, "harn/field_classes.jsonl")
+        # Nested fields of a record that may be absent would need the rest of it; no such record is read at all.
+        if row["contract"] in FACT_ROWS and row["path"].partition(".")[0] not in {"terminal", "tools", "thinking"}
+    ]
+    # A version that nobody knows has the row refused, so it reaches nothing.
+    assert_rows([row for row in rows if row["trace"] not in {FACT, ID, COUNT} and row["class"] != "version"], leak)
+
+
+def test_only_fields_that_a_trace_may_hold_are_read(vectors: Path) -> None:
+    allowed = {
+        (row["contract"], row["path"].partition(".")[0])
+        for row in load_rows(vectors, "harn/field_classes.jsonl")
+        if row["trace"] in {FACT, ID, COUNT}
+    }
+    assert allowed >= {(family, name) for family, names in harn.READS.items() for name in names}
+
+
+def test_rows_of_families_that_say_nothing_to_a_trace_make_no_line_fact(vectors: Path) -> None:
+    tags = {row["contract"] for row in load_rows(vectors, "harn/field_classes.jsonl")} - FACT_ROWS.keys()
+    said = {harn.read_line({"type": tag, "x": MARKED_TEXT}, b"line") for tag in tags}
+    assert said == {"no_trace_line", "unknown_family"}
