@@ -1,13 +1,15 @@
 """A seeded world: workflow runs with retries and gates, their ledger, and the conversations that their agents had.
 
-One seed is one world. A world is a list of messages; nothing in it depends on a clock. Texts that no trace may carry
-hold the marker ``SECRET_MARKER``.
+One seed is one world. A world is a list of messages; nothing in it depends on a clock. Texts that no fact and no
+record may hold contain ``SECRET_MARKER``; texts that a record holds and no redacted export lets out contain
+``PRIVATE_MARKER``.
 """
 
 import json
 from random import Random
 from typing import Any, NamedTuple
 
+PRIVATE_MARKER = "ZZPRIVATEZZ"
 SECRET_MARKER = "ZZSECRETZZ"
 
 Json = dict[str, Any]
@@ -73,7 +75,7 @@ class World:
             if status in ("completed", "failed"):
                 state["completedAt"] = _time(clock)
             if status == "failed":
-                state["error"] = f"step failed {SECRET_MARKER}"
+                state["error"] = f"step failed {PRIVATE_MARKER}"
             revisions.append(state)
 
         snapshot("running", {})
@@ -127,7 +129,7 @@ class World:
                 "verdict": self.random.choice(["allow", "deny", None]),
                 "decidedBy": "policy:F5",
                 "policyRule": {"table": "F5", "rowId": "row two", "version": 1},
-                "reason": f"because {SECRET_MARKER}",
+                "reason": f"because {PRIVATE_MARKER}",
             }
             place = self.random.choice(["step", "record", "evidence", "both"])
             if place in ("step", "both"):
@@ -152,9 +154,14 @@ class World:
         sha = f"{self.random.randrange(3):040x}"
         repo = self.random.choice(["acme/app", "Acme/App.git", "https://github.com/acme/app.git"])
         found: list[Json] = [
-            {"artifactKind": "commit", "repo": repo, "sha": sha.upper(), "branch": f"topic/{SECRET_MARKER}"},
+            {"artifactKind": "commit", "repo": repo, "sha": sha.upper(), "branch": f"topic/{PRIVATE_MARKER}"},
             {"artifactKind": "pr", "repo": repo, "number": self.random.randrange(1, 3), "state": "open"},
-            {"artifactKind": "file", "repo": repo, "path": "src/A.py", "commit": f"commit:{repo}@{sha}"},
+            {
+                "artifactKind": "file",
+                "repo": repo,
+                "path": f"src/{PRIVATE_MARKER}.py",
+                "commit": f"commit:{repo}@{sha}",
+            },
             {"artifactKind": "commit", "repo": repo, "sha": "abc1234"},
         ]
         for entry in found:
@@ -174,7 +181,7 @@ class World:
         rows = [gate]
         if self._chance(0.7):
             closed = {**gate, "status": self.random.choice(["resolved", "cancelled", "expired"])}
-            closed |= {"resolvedAt": _time(clock + 3), "payload": {"decision": "approve", "reason": SECRET_MARKER}}
+            closed |= {"resolvedAt": _time(clock + 3), "payload": {"decision": "approve", "reason": PRIVATE_MARKER}}
             closed["resolvedBy"] = {"class": self.random.choice(["owner-terminal", "worker"]), "id": "an owner"}
             rows.append(closed)
             if self._chance(0.4):
@@ -218,7 +225,11 @@ class World:
 
         fence = {"supervisorId": "sup", "generation": 1}
         terminal: Json = {"outcome": outcome}
-        terminal |= {"result": SECRET_MARKER} if outcome == "succeeded" else {"reason": "exit", "retryable": True}
+        terminal |= (
+            {"result": SECRET_MARKER}
+            if outcome == "succeeded"
+            else {"reason": f"exit {PRIVATE_MARKER}", "retryable": True}
+        )
         running = {"runnerRef": "runner-1", "adapterExecution": {"executionId": "ad"}, "evidence": SECRET_MARKER}
         running["conversation"] = conversation
         moves: list[Json] = [
