@@ -168,6 +168,8 @@ TRACE_FIELD_PRIVACY: Final[dict[Scope, dict[str, FieldClass]]] = {
 }
 """Class of every leaf field per scope; ``.*`` is any key of a map, ``[]`` any element of a list."""
 
+_CLASSES_DIGEST: Final = digest_of_json(TRACE_FIELD_PRIVACY)
+
 
 class Policy:
     """How one export redacts: its digest key and the repositories whose artifacts it may name.
@@ -187,7 +189,7 @@ class Policy:
         self.key_id = _hmac_hex(keyed, _KEY_ID_LABEL)[:16]
         """Names the key in manifests without telling it: a digest under a label of its own."""
         self.fingerprint = digest_of_json(
-            {"keyId": self.key_id, "publicRepos": sorted(self.public_repos), "classes": TRACE_FIELD_PRIVACY}
+            {"keyId": self.key_id, "publicRepos": sorted(self.public_repos), "classes": _CLASSES_DIGEST}
         )
         """Digest of everything that decides what this policy lets out; a sink stores it and compares."""
 
@@ -334,7 +336,8 @@ def _list_step(plan: Plan) -> Step:
     def step(value: Any, policy: Policy) -> Any:
         if not isinstance(value, list):
             return _DROP
-        return [_redact_object(item, plan, policy) for item in value if isinstance(item, dict)]
+        kept = [_redact_object(item, plan, policy) for item in value if isinstance(item, dict)]
+        return [item for item in kept if item]  # one of which nothing is known is dropped, like any unknown object
 
     return step
 

@@ -51,7 +51,9 @@ def parse_trace_record(value: Any) -> Record:
     """
     scope = scope_of(value)
     if scope is None:
-        raise TraceParseError([_unknown_shape(value)])
+        field = _shape_field(value)
+        code = "invalid_type" if field is None else "invalid_union"
+        raise TraceParseError([{"path": [] if field is None else [field], "code": code}], field or "record")
     return _validated(scope, value, "forbid")
 
 
@@ -125,10 +127,11 @@ def _adapter(scope: str) -> TypeAdapter[Any]:
     return TypeAdapter(Envelope if scope == "envelope" else RECORD_MODELS[scope])
 
 
-def _unknown_shape(value: Any) -> Issue:
+def _shape_field(value: Any) -> str | None:
+    """The field that fails to say what a record is; None when the value is no object."""
     if not isinstance(value, dict):
-        return {"path": [], "code": "invalid_type"}
-    return {"path": ["artifactKind" if value.get("kind") == "artifact" else "kind"], "code": "invalid_union"}
+        return None
+    return "artifactKind" if value.get("kind") == "artifact" else "kind"
 
 
 def _gate_issues(value: Any, issues: list[Issue]) -> list[Issue]:
