@@ -21,6 +21,7 @@ import duckdb
 from projections.text import storable_text
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, newest_by_id
 from worker.sink_columns import COLUMNS, Column, storable_copy
+from worker.sink_files import check_directory, other_policy, sync_directory
 
 SCHEMA_VERSION: Final = 1
 BUSY_DELAY_S: Final = 0.5
@@ -240,8 +241,7 @@ class DuckDBSink:
 
     def _create(self) -> None:
         """Make the file where nobody else can look and put it in place whole, readable for its owner alone."""
-        if not self._path.parent.is_dir():
-            raise SinkRefused(f"there is no directory {self._path.parent} to make the DuckDB file in")
+        check_directory(self._path)
         directory = Path(tempfile.mkdtemp(prefix=".trace-projector-", dir=self._path.parent))
         try:
             fresh = directory / "new.duckdb"
@@ -257,7 +257,7 @@ class DuckDBSink:
             _put_in_place(fresh, self._path)
         finally:
             shutil.rmtree(directory)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
 
     def _admit(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Check that the file is ours and of our policy; bring an older schema up to date."""
@@ -266,10 +266,7 @@ class DuckDBSink:
             raise SinkRefused(f"{self._path} is a DuckDB file, but not one of an export; give the export another path")
         meta = dict(connection.execute("SELECT name, value FROM trace_meta").fetchall())
         if meta["policy_digest"] != self._policy_digest:
-            raise SinkRefused(
-                f"{self._path} was written under another policy (redaction, key, public_repos or application): read "
-                "everything again with `export resync`, or make a new export with another name and path"
-            )
+            raise other_policy(self._path)
         version = int(meta["schema_version"])
         if version > SCHEMA_VERSION:
             raise SinkRefused(f"{self._path} has schema version {version}, from a newer release than this one")
@@ -376,11 +373,3 @@ def _failure(error: duckdb.Error, path: Path) -> Exception:
     # DuckDB repeats values and keys in its messages; only those about the file itself can hold none.
     reason = text if isinstance(error, duckdb.IOException) else type(error).__name__
     return SinkFailed(f"writing {path} failed: {reason}")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""What leaves: records as upserts, redacted by the policy of their export; deletions leave under redacted ids too.
+
+Rules for editing: nothing of a record passes this module but through ``redact`` and ``redact_id``, unless the export
+says ``redact = false``; the digest key is read here, handed to the policy, and kept, shown and logged nowhere.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from projections.canonical import digest_of_json, encode_record
+from projections.decode import decode_json
+from projections.errors import ProjectionError
+from projections.privacy import Policy, redact, redact_id
+from worker.kafka import Message
+from worker.settings import KEY_BYTES_RECOMMENDED, ExportSettings
+from worker.sink import Upsert
+
+KIND_HEADER: Final = "kind"
+REPO_HEADER: Final = "repo"
+
+
+class RecordMessage(NamedTuple):
+    """A version of a record as the records log holds it; ``record`` is None for a deletion.
+
+    ``repo`` is known of deleted artifacts only: a living record says itself which repository it is of.
+    """
+
+    generation: int
+    offset: int
+    kind: str
+    id: str
+    repo: str | None
+    record: bytes | None
+
+
+class ExportPolicy:
+    """What an export lets out, and the digest by which its sink knows these rules again.
+
+    ``warnings`` are sentences for the operator. Raises ``SettingsError`` when a redacting export has no usable key.
+    """
+
+    __slots__ = ("digest", "redaction", "warnings")
+
+    def __init__(self, redaction: Policy | None, origin: str, warnings: tuple[str, ...] = ()) -> None:
+        self.redaction = redaction
+        # Offsets compare only within one log, so a sink is bound to where its records come from as well.
+        fingerprint = None if redaction is None else redaction.fingerprint
+        self.digest = digest_of_json({"redaction": fingerprint, "origin": origin})
+        self.warnings = warnings
+
+    def __repr__(self) -> str:
+        return f"ExportPolicy(redacts={self.redaction is not None}, digest={self.digest!r})"
+
+    @classmethod
+    def from_settings(
+        cls, export: ExportSettings, *, origin: str, environ: Mapping[str, str] | None = None
+    ) -> "ExportPolicy":
+        """Read the key and make the policy of an export.
+
+        ``origin`` names the log that versions are offsets of: the application's id, or a name that no application has.
+        """
+        if not export.redact:
+            return cls(None, origin)
+        key = export.load_key(environ)
+        is_short = len(key) < KEY_BYTES_RECOMMENDED
+        warning = (
+            f"export {export.name}: the digest key is shorter than {KEY_BYTES_RECOMMENDED} bytes; a key that can be "
+            "guessed undoes every digest"
+        )
+        return cls(Policy(key, export.public_repos), origin, (warning,) if is_short else ())
+
+    @classmethod
+    def unredacted(cls, *, origin: str) -> "ExportPolicy":
+        """The policy of somebody who asked for records as they are."""
+        return cls(None, origin)
+
+
+def record_message(generation: int, message: Message) -> RecordMessage:
+    """Read a message of the records log. Raises ``missing_key``, ``missing_header`` or ``invalid_utf8``."""
+    if message.key is None:
+        raise ProjectionError("missing_key")
+    headers = dict(message.headers)
+    if KIND_HEADER not in headers:
+        raise ProjectionError("missing_header", KIND_HEADER)
+    repo = headers.get(REPO_HEADER)
+    try:
+        return RecordMessage(
+            generation=generation,
+            offset=message.offset,
+            kind=headers[KIND_HEADER].decode(),
+            id=message.key.decode(),
+            repo=None if repo is None else repo.decode(),
+            record=message.value,
+        )
+    except UnicodeDecodeError:
+        # The error would carry the bytes along.
+        raise ProjectionError("invalid_utf8") from None
+
+
+def make_upserts(policy: ExportPolicy, items: Iterable[RecordMessage]) -> list[Upsert]:
+    """Make what a sink is given of records and deletions, in their order; see ``make_upsert``."""
+    return [make_upsert(policy, item) for item in items]
+
+
+def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:
+    """Make what a sink is given of one record or deletion: redacted, under the id that may leave.
+
+    Raises ``ProjectionError`` for what is no record under its own id: nothing says which of its fields may leave.
+    """
+    if item.record is None:
+        return Upsert(item.kind, _id_that_leaves(policy, item), item.generation, item.offset, None, None)
+    record = decode_json(item.record)
+    if not isinstance(record, dict) or (record.get("kind"), record.get("id")) != (item.kind, item.id):
+        raise ProjectionError("not_its_record")
+    json = item.record
+    if policy.redaction is not None:
+        record = redact(record, policy.redaction)
+        json = encode_record(record)
+    return Upsert(item.kind, str(record["id"]), item.generation, item.offset, record, json)
+
+
+def _id_that_leaves(policy: ExportPolicy, item: RecordMessage) -> str:
+    if policy.redaction is None:
+        return item.id
+    return redact_id(item.kind, item.id, item.repo, policy.redaction)
