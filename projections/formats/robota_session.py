@@ -119,8 +119,18 @@ def hidden_summaries(entries: Sequence[Entry]) -> set[str]:
         if observation is None or "usage" not in observation:
             continue
         if candidates := unmatched.get(usage_key(observation["usage"])):
-            hidden.add(entry_id(entries[_take_nearest(candidates, index)]))
+            hidden.add(entry_id(entries[candidates.pop(nearest_index(candidates, index))]))
     return hidden
+
+
+def nearest_index(positions: Sequence[int], position: int) -> int:
+    """Find which of some sorted positions is nearest, the earlier one on a tie; there must be one."""
+    after = bisect_left(positions, position)
+    if after == 0:
+        return 0
+    if after == len(positions) or position - positions[after - 1] <= positions[after] - position:
+        return after - 1
+    return after
 
 
 def usage_key(usage: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -131,16 +141,6 @@ def usage_key(usage: Mapping[str, Any]) -> tuple[Any, ...]:
 def entry_id(entry: Entry) -> str:
     """Give a history entry's id as text, ``undefined`` when it has none."""
     return _template_text(entry, "id")
-
-
-def _take_nearest(positions: list[int], position: int) -> int:
-    """Remove and give the sorted position that is nearest, the earlier one on a tie."""
-    after = bisect_left(positions, position)
-    if after == 0:
-        return positions.pop(0)
-    if after == len(positions) or position - positions[after - 1] <= positions[after] - position:
-        return positions.pop(after - 1)
-    return positions.pop(after)
 
 
 def _observations(session_id: str, entries: Sequence[Entry]) -> Iterator[UsageObservation]:

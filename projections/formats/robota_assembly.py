@@ -1,0 +1,321 @@
+"""Calls and costs of one Robota session, from its history entries in any order.
+
+Rules for editing this module: where an entry stands in its history (its ordinal) decides, never when it is added; every
+entry that is added leaves the items as if all entries so far had been added in history order. Of several entries that
+make one record, the first of the history makes it.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from typing import Any, Final
+
+from projections.formats.assembly import Item, Items, Position, Report, span_of
+from projections.formats.observation import add_report
+from projections.formats.robota_session import nearest_index
+from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
+from projections.times import time_key
+
+Order = tuple[int, Position]
+"""The place of an entry: its ordinal, then its source position."""
+
+_NO_ORDINAL: Final = 2**53
+
+_NO_CALL_NAME: Final = "provider_call"
+_NO_TOOL_NAME: Final = "tool_body"
+
+
+class _Entry:
+    """One entry that makes an item, and what of it the item's fields depend on."""
+
+    __slots__ = ("claim", "item", "order", "trace")
+
+    def __init__(self, order: Order, item: Item) -> None:
+        self.order = order
+        self.item = item
+        self.trace: str | None = None
+        self.claim = ""
+
+
+class _Usage:
+    """An observation or summary: it may end a turn, and one of each kind may tell of the same usage (``partner``)."""
+
+    __slots__ = ("is_observation", "item", "key", "order", "partner", "trace")
+
+    def __init__(self, order: Order, key: str | None, *, is_observation: bool) -> None:
+        self.order = order
+        self.key = key
+        self.is_observation = is_observation
+        self.trace: str | None = None
+        self.partner: _Usage | None = None
+        self.item: Item | None = None
+
+
+def _order_of(row: "_Usage | _Entry") -> Order:
+    return row.order
+
+
+class RobotaAssembly(Items):
+    """Provider calls, tool calls and turn snapshots of one Robota session."""
+
+    def __init__(self, identity: ConversationIdentity) -> None:
+        super().__init__(identity)
+        self._ref = conversation_ref(identity)
+        self._entries: dict[str, _Entry] = {}
+        self._marks: dict[int, set[str]] = {}
+        self._claimed: dict[str, list[Item]] = {}
+        self._turns: dict[str, tuple[Order, str]] = {}
+        self._called: dict[str, list[_Entry]] = {}
+        self._bodies: set[str] = set()
+        self._observed: dict[str, list[_Usage]] = {}
+        self._same: dict[str, list[_Usage]] = {}
+        self._ends: list[_Usage] = []
+        self._ops: list[_Entry] = []
+
+    def add(self, position: Position, body: dict[str, Any]) -> None:
+        """Take an entry, whatever its place in the history."""
+        at = self.see_time(position.source_id, body["at"])
+        order = (_NO_ORDINAL if body["ordinal"] is None else body["ordinal"], position)
+        for name, take in (
+            ("call", self._add_call),
+            ("tool", self._add_tool),
+            ("op", self._add_op),
+            ("observation", self._add_observation),
+            ("summary", self._add_summary),
+        ):
+            if name in body:
+                take(order, body, at)
+
+    def answer(self, meeting: str, claims: dict[str, Any]) -> None:
+        """Keep or give up what a fork copied: the earliest entry time wins, then the smaller conversation ref."""
+        winner = min(claims, key=lambda ref: (time_key(claims[ref][0]), ref))
+        for item in self._claimed.get(meeting, ()):
+            self._mark(item, "copied", is_set=winner != self._ref)
+
+    def _add_call(self, order: Order, body: dict[str, Any], at: str | None) -> None:
+        call = body["call"]
+        fields = {
+            "callKind": "model",
+            "name": call["model"] or _NO_CALL_NAME,
+            "namespace": call["provider"],
+            "conversation": self._ref,
+            "isError": call["isError"],
+            "span": span_of(order[1], body),
+        }
+        record_id = conversation_item_ref(self.identity, "response", call["id"])
+        entry = self._make(order, Item("call", record_id, call["start"] or at, fields))
+        if entry is not None:
+            self._trace_call(entry, call["trace"])
+            self._claim(entry, call["trace"] or "call", call["span"] or call["id"], body)
+
+    def _add_tool(self, order: Order, body: dict[str, Any], at: str | None) -> None:
+        tool = body["tool"]
+        record_id = conversation_item_ref(self.identity, "call", tool["span"])
+        fields = self._tool_fields(_NO_TOOL_NAME, span_of(order[1], body), is_error=tool["isError"])
+        entry = self._make(order, Item("call", record_id, tool["start"] or at, fields))
+        if entry is not None:
+            self._trace_call(entry, tool["trace"])
+            self._claim(entry, tool["trace"] or "tool", tool["span"], body)
+        if tool["trace"] is not None and tool["trace"] not in self._bodies:
+            self._bodies.add(tool["trace"])
+            for observation in self._observed.get(tool["trace"], ()):
+                self._review_turn(observation)
+
+    def _add_op(self, order: Order, body: dict[str, Any], at: str | None) -> None:
+        op = body["op"]
+        record_id = conversation_item_ref(self.identity, "call", op["id"])
+        item = Item("call", record_id, at, self._tool_fields(op["name"], span_of(order[1], body), is_error=None))
+        held = self._entries.get(record_id)
+        entry = self._make(order, item)
+        if entry is None:
+            return
+        if held is not None and held in self._ops:
+            self._ops.remove(held)
+        insort(self._ops, entry, key=_order_of)
+        # An operation's id may be counted per session; only a copied entry is the same to the byte.
+        self._claim(entry, "op", f"{op['id']}:{body['sha']}", body)
+        end = bisect_right(self._ends, entry.order, key=_order_of)
+        if end < len(self._ends):
+            self._review(self._ends[end])
+
+    def _tool_fields(self, name: str, span: dict[str, Any], *, is_error: bool | None) -> dict[str, Any]:
+        return {
+            "callKind": "tool",
+            "name": name,
+            "namespace": None,
+            "conversation": self._ref,
+            "isError": is_error,
+            "span": span,
+        }
+
+    def _add_observation(self, order: Order, body: dict[str, Any], at: str | None) -> None:
+        told = body["observation"]
+        usage = _Usage(order, None if told["usage"] is None else told["usage"]["key"], is_observation=True)
+        if told["trace"] is not None:
+            usage.trace = told["trace"]
+            self._observed.setdefault(told["trace"], []).append(usage)
+            self._set_turn(told["trace"], order, told["turn"])
+        if told["usage"] is not None:
+            self._add_cost(order, body, at, told["usage"], told["model"], told["id"], "observation")
+        self._add_usage(usage, is_consulted=told["consulted"])
+
+    def _add_summary(self, order: Order, body: dict[str, Any], at: str | None) -> None:
+        told = body["summary"]
+        usage = _Usage(order, told["usage"]["key"], is_observation=False)
+        usage.item = self._add_cost(order, body, at, told["usage"], None, f"legacy:{told['id']}", "summary")
+        self._add_usage(usage, is_consulted=told["consulted"])
+
+    def _add_cost(
+        self,
+        order: Order,
+        body: dict[str, Any],
+        at: str | None,
+        usage: dict[str, Any],
+        model: str | None,
+        scope_id: str,
+        epoch: str,
+    ) -> Item:
+        measurement = {
+            "kind": "snapshot",
+            "scope": "turn",
+            "scopeId": scope_id,
+            "epoch": epoch,
+            "sequence": 0,
+            "model": model,
+            "tokens": {
+                "input": usage["input"],
+                "output": usage["output"],
+                "cachedInput": None,
+                "cacheWriteInput": None,
+                "reasoningOutput": None,
+                "total": usage["total"],
+            },
+            "cost": None if usage["usd"] is None else {"usd": usage["usd"], "kind": "estimate"},
+            "source": f"robota.usage_{epoch}",
+        }
+        item = Item("cost", cost_id(self.identity, measurement), at, {"conversation": self._ref})
+        add_report(item, Report(0, order[1], at, measurement, span_of(order[1], body)))
+        entry = self._make(order, item)
+        if entry is None:
+            return self._entries[item.native_id].item
+        # An observation's id is minted; a summary has only its entry's, which is surely copied when the bytes are.
+        self._claim(entry, epoch, scope_id if epoch == "observation" else f"{scope_id}:{body['sha']}", body)
+        return entry.item
+
+    def _make(self, order: Order, made: Item) -> _Entry | None:
+        """Put an item, or let an earlier entry of the history take an item over; None when a yet earlier one has it."""
+        held = self._entries.get(made.native_id)
+        if held is None:
+            entry = _Entry(order, self.put(made, order[1].source_id))
+        elif order < held.order:
+            entry = _Entry(order, held.item)
+            self._leave(held)
+            item = held.item
+            item.at, item.fields, item.measurement = made.at, made.fields, made.measurement
+            item.reports, item.shown = made.reports, made.shown
+            self.touch(item)
+        else:
+            return None
+        self._entries[made.native_id] = entry
+        return entry
+
+    def _leave(self, held: _Entry) -> None:
+        if held.trace is not None:
+            self._called[held.trace].remove(held)
+        self._claimed[held.claim].remove(held.item)
+        self._mark(held.item, "copied", is_set=False)
+        if not self._claimed[held.claim]:
+            # Withdrawn, for others may hold the same.
+            self.claims[held.claim] = None
+            self.new_claims.add(held.claim)
+
+    def _claim(self, entry: _Entry, scope: str, native_id: str, body: dict[str, Any]) -> None:
+        """Claim what a fork of the session would copy, with the time of the entry."""
+        entry.claim = conversation_item_ref(self.identity._replace(native_id=scope), "item", native_id)
+        self._claimed.setdefault(entry.claim, []).append(entry.item)
+        held = self.claims.get(entry.claim)
+        if held is None or time_key(body["at"]) < time_key(held[0]):
+            self.claims[entry.claim] = [body["at"]]
+            self.new_claims.add(entry.claim)
+
+    def _trace_call(self, entry: _Entry, trace: str | None) -> None:
+        """Give a call the turn whose prompt it was traced under."""
+        entry.trace = trace
+        if trace is not None:
+            self._called.setdefault(trace, []).append(entry)
+            self._show_turn(entry)
+
+    def _set_turn(self, trace: str, order: Order, turn: str) -> None:
+        held = self._turns.get(trace)
+        if held is not None and held[0] < order:
+            return
+        self._turns[trace] = (order, conversation_item_ref(self.identity, "turn", turn))
+        for entry in self._called.get(trace, ()):
+            self._show_turn(entry)
+
+    def _show_turn(self, entry: _Entry) -> None:
+        found = self._turns.get(entry.trace or "")
+        if found is None:
+            return
+        fields = entry.item.fields
+        is_error, span = fields["isError"], fields["span"]
+        head = {name: value for name, value in fields.items() if name not in ("turn", "isError", "span")}
+        entry.item.fields = {**head, "turn": found[1], "isError": is_error, "span": span}
+        self.touch(entry.item)
+
+    def _add_usage(self, usage: _Usage, *, is_consulted: bool) -> None:
+        """Pair observations and summaries of one usage, and let those of a turn end it.
+
+        A consulted model tells of its own usage in the middle of the turn that consulted it.
+        """
+        if not is_consulted:
+            insort(self._ends, usage, key=_order_of)
+        if usage.key is not None:
+            insort(self._same.setdefault(usage.key, []), usage, key=_order_of)
+            self._pair(self._same[usage.key])
+        self._review(usage)
+
+    def _pair(self, same: list[_Usage]) -> None:
+        """Let each observation, in history order, hide the summary nearest to it that is left."""
+        left = [usage for usage in same if not usage.is_observation]
+        places = [usage.order[0] for usage in left]
+        partners: dict[int, _Usage] = {}
+        for observation in same:
+            if observation.is_observation and left:
+                nearest = nearest_index(places, observation.order[0])
+                summary = left.pop(nearest)
+                places.pop(nearest)
+                partners[id(summary)], partners[id(observation)] = observation, summary
+        for usage in same:
+            partner = partners.get(id(usage))
+            if usage.partner is not partner:
+                usage.partner = partner
+                self._review(usage)
+        hidden = {id(usage.item) for usage in same if usage.partner is not None and usage.item is not None}
+        for usage in same:
+            if usage.item is not None:
+                self._mark(usage.item, "told_again", is_set=id(usage.item) in hidden)
+
+    def _review_turn(self, observation: _Usage) -> None:
+        self._review(observation)
+        if observation.partner is not None:
+            self._review(observation.partner)
+
+    def _review(self, end: _Usage) -> None:
+        """Decide anew whether the operations of the turn that ends here are told by tool bodies, with better spans."""
+        at = bisect_left(self._ends, end.order, key=_order_of)
+        if at == len(self._ends) or self._ends[at] is not end:
+            return
+        first = bisect_right(self._ops, self._ends[at - 1].order, key=_order_of) if at else 0
+        last = bisect_left(self._ops, end.order, key=_order_of)
+        observation = end if end.is_observation else end.partner
+        is_told = observation is not None and observation.trace in self._bodies
+        for entry in self._ops[first:last]:
+            self._mark(entry.item, "told_by_body", is_set=is_told)
+
+    def _mark(self, item: Item, reason: str, *, is_set: bool) -> None:
+        """Set or clear one reason to withdraw an item; it is shown when none is left."""
+        reasons = self._marks.setdefault(item.rank, set())
+        if is_set:
+            reasons.add(reason)
+        else:
+            reasons.discard(reason)
+        self.withdraw([item], withdrawn=bool(reasons))
