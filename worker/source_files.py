@@ -39,14 +39,17 @@ class SourceFile(NamedTuple):
     size_bytes: int
 
 
-class FileMessage(NamedTuple):
-    """One message of a file: what `project_message` takes, and where it stands (`line` counts from 1).
+class SourceMessage(NamedTuple):
+    """One message of a source: what `project_message` takes, and where it stands.
 
-    `refused` is the reason code of a line that is no message at all (too long); `skipped` of one that is none yet.
+    `origin` is the file's path, or the topic; `line` counts from 1 and is None for a message of a topic. `refused` is
+    the reason code of a line that is no message at all (too long); `skipped` of one that is none yet.
     """
 
-    file: SourceFile
-    line: int
+    source: str
+    origin: str
+    line: int | None
+    partition: int
     offset: int
     key: bytes | None
     value: bytes | None
@@ -56,8 +59,10 @@ class FileMessage(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where a person finds the message: `<path>:<line>`."""
-        return f"{self.file.path}:{self.line}"
+        """Where a person finds the message."""
+        if self.line is None:
+            return f"topic {self.origin} partition {self.partition} offset {self.offset}"
+        return f"{self.origin}:{self.line}"
 
 
 class RawLine(NamedTuple):
@@ -160,7 +165,7 @@ def _with_transcript(file: SourceFile, harness: str, namespace: str, native_id: 
     return file._replace(transcript=found)
 
 
-def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[FileMessage]:
+def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[SourceMessage]:
     """Yield every message of a file in its order; SourceFileError when the file cannot be read."""
     line_bytes_max = limits.message_bytes_max if file.transcript is None else limits.transcript_line_bytes_max
     try:
@@ -171,8 +176,17 @@ def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[FileMessa
         raise SourceFileError(f"{file.path}: {error.strerror or type(error).__name__}") from error
 
 
-def _message(file: SourceFile, number: int, line: RawLine) -> FileMessage:
-    message = FileMessage(file, number, number - 1, None, None, line.size_bytes)
+def _message(file: SourceFile, number: int, line: RawLine) -> SourceMessage:
+    message = SourceMessage(
+        source=file.source,
+        origin=str(file.path),
+        line=number,
+        partition=file.partition,
+        offset=number - 1,
+        key=None,
+        value=None,
+        size_bytes=line.size_bytes,
+    )
     if line.content is None:
         return message._replace(refused="message_too_large" if file.transcript is None else "line_too_large")
     if not line.content.strip(b" \t\r"):
