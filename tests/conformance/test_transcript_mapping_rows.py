@@ -12,12 +12,10 @@ import pytest
 
 from projections.formats import FORMATS, Format, ct_agents, harn
 from projections.ids import conversation_ref
-from projections.lifecycle.reducer import reduce_execution_transition
 from tests.conformance.rows import Row, assert_rows, differs, load_rows
+from tests.projections.formats.bindings import binding
 from tests.worlds.cluster import Cluster, clean_pass
 from tests.worlds.world import SourceMessage
-
-FENCE = {"supervisorId": "sup", "generation": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -30,27 +28,10 @@ def message(topic: str, value: Any) -> SourceMessage:
     return SourceMessage(topic, None, json.dumps(value).encode())
 
 
-def binding(row: Row, conversation: dict[str, str]) -> SourceMessage:
-    """Make the ledger record that binds a conversation to the attempt of a row."""
-    prepare = {
-        "kind": "prepare",
-        "executionId": "e-1",
-        "eventId": "e-1:0",
-        "expectedRevision": 0,
-        "occurredAt": "2026-01-01T00:00:00Z",
-        "execution": {"executionId": "e-1", "conversation": conversation},
-        "harness": conversation["harness"],
-        "requestKey": row["input"]["attemptId"],
-        "target": {"kind": "fresh", "namespace": conversation["namespace"], "pinnedNativeId": conversation["nativeId"]},
-        "owner": {**FENCE, "leaseUntil": "2026-12-01T00:00:00Z"},
-    }
-    return message("ledger-changes", {"record": reduce_execution_transition(None, prepare)})
-
-
 def harn_messages(row: Row) -> list[SourceMessage]:
     given = row["input"]
     source = {**given["conversation"], "sourceId": given["sourceId"], "format": "harn"}
-    messages, offset = [binding(row, given["conversation"])], 0
+    messages, offset = [binding(given["conversation"], given["attemptId"])], 0
     for line in given["text"].removesuffix("\n").split("\n"):
         messages.append(message("transcripts", {"source": source, "byteOffset": offset, "line": line}))
         offset += len(line.encode()) + 1
@@ -63,7 +44,7 @@ def ct_agents_messages(row: Row) -> list[SourceMessage]:
     conversation = {"harness": "ct-agents", "namespace": given["namespace"], "nativeId": events[0]["sessionId"]}
     stem = f"ct-agents:{given['namespace']}:{events[0]['sessionId']}"
     return [
-        binding(row, conversation),
+        binding(conversation, given["attemptId"]),
         *(
             message(
                 "transcripts",
