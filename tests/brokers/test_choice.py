@@ -83,5 +83,5 @@ def test_an_unknown_kind_is_refused_by_name(offer: Offer, monkeypatch: pytest.Mo
 
 def test_no_broker_at_all_fails_with_every_reason(offer: Offer) -> None:
     offer({"container": lacks("no engine"), "jars": lacks("no java")})
-    with pytest.raises(BrokerUnavailableError, match="no engine.*no java"):
+    with pytest.raises(BrokerUnavailableError, match=r"no engine.*no java"):
         plugin.start_broker([])

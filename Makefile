@@ -1,0 +1,45 @@
+# The commands people use. All but `clean` and `lock` first make .venv when it is missing or out of date.
+
+# The Python that makes .venv; name another one with: make setup PYTHON=/path/to/python
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+PYTEST_ARGS ?=
+BIN := .venv/bin
+
+.PHONY: setup demo test lint format lock clean
+.DEFAULT_GOAL := setup
+
+setup: .venv/complete  ## everything, tests included, from nothing but Python 3.11 or later
+
+.venv/complete: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later on PATH; name one: make setup PYTHON=/path/to/python" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv --clear .venv; }
+	@echo "installing what requirements.lock lists"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## the whole flow on this machine: a broker, four topics, a worker, traces; Ctrl-C stops it
+	@$(BIN)/trace-projector demo
+
+test: lint  ## everything that a change must pass
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: setup  ## format, lint, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## rewrite the code as `lint` wants it
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lock:  ## pin what pyproject.toml asks for; UPGRADE=1 takes the newest versions
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+		--quiet --output-file requirements.lock
+
+clean:  ## remove .venv and every cache
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
