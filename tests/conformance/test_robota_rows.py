@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from projections.errors import ProjectionError
+from projections.formats.robota import READS
 from projections.formats.robota_live import LiveBatch
 from projections.formats.robota_prices import model_cost
 from projections.formats.robota_session import normalize_session
@@ -136,3 +137,10 @@ def test_field_classes_name_what_never_leaves_a_session(vectors: Path) -> None:
         ("provider-call-trace", "providerRequestId"),
         ("tool-start", "firstArg"),
     }
+
+
+def test_no_field_that_becomes_a_fact_is_classed_as_content(vectors: Path) -> None:
+    classes = {(row["entry"], row["path"]): row["trace"] for row in load_rows(vectors, "robota/field_classes.jsonl")}
+    read = {(entry, name) for entry, names in READS.items() for name in names}
+    assert {path for path in read if classes.get(path) == "never"} == set()
+    assert {classes[path] for path in read if path in classes} <= {"id", "fact", "count"}
