@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 from projections.formats.assembly import Assembly
 from projections.formats.claude_code import ClaudeCodeAssembly
 from projections.formats.claude_code import read_line as read_claude_code_line
+from projections.formats.codex import CodexAssembly
+from projections.formats.codex import read_line as read_codex_line
+from projections.formats.ct_agents import CtAgentsAssembly
+from projections.formats.ct_agents import read_line as read_ct_agents_line
 from projections.formats.observation import ObservationAssembly
 from projections.ids import ConversationIdentity
 
@@ -28,5 +32,7 @@ class Format(NamedTuple):
 
 FORMATS: dict[str, Format] = {
     "claude-code": Format(read_claude_code_line, ClaudeCodeAssembly),
+    "codex": Format(read_codex_line, CodexAssembly),
+    "ct-agents": Format(read_ct_agents_line, CtAgentsAssembly),
     "observation": Format(None, ObservationAssembly),
 }

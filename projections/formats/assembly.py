@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from projections.ids import ConversationIdentity
+from projections.text import storable_text
 
 
 class Position(NamedTuple):
@@ -154,3 +155,23 @@ def span_of(position: Position, body: dict[str, Any]) -> dict[str, Any]:
         "byteLength": body["len"],
         "contentHash": body["sha"],
     }
+
+
+def add_report(cost: Item, report: Report) -> None:
+    """Keep every reading of a counter, and show the one with the highest sequence (a tie goes to the later)."""
+    if cost.reports is None:
+        cost.reports = []
+    cost.reports.append(report)
+    if cost.shown is not None and report.sequence < cost.shown.sequence:
+        return
+    cost.shown = report
+    cost.at = report.at if report.at is not None else cost.at
+    cost.fields["measurement"] = cost.measurement = report.measurement
+    cost.fields.pop("span", None)
+    if report.span is not None:
+        cost.fields["span"] = report.span
+
+
+def storable_measurement(measurement: dict[str, Any]) -> dict[str, Any]:
+    """Give a measurement as a record holds it: ids are made from the native texts, and stored escaped."""
+    return {name: storable_text(value) if isinstance(value, str) else value for name, value in measurement.items()}

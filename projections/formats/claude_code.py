@@ -8,9 +8,9 @@ from typing import Any
 
 from projections.canonical import sha256_hex
 from projections.errors import ProjectionError
+from projections.fields import checked_time, native_text
 from projections.formats.assembly import Item, Items, Position, span_of
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref
-from projections.fields import checked_time, native_text
 from projections.text import MAX_SAFE_INTEGER, instant, is_blank, storable_text
 from projections.times import time_key
 from projections.usage import claude_usage

@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from projections.canonical import digest_of_json, digest_of_text, sha256_hex
 from projections.errors import ProjectionError
+from projections.fields import checked_time, native_text
 from projections.formats.assembly import Item, Items, Position, span_of
 from projections.formats.ct_agents_reader import parse_envelope, validate_event, validate_persisted_event
 from projections.ids import SHA256_PATTERN, ConversationIdentity, conversation_item_ref, conversation_ref
-from projections.text import JS_SPACE, encode_component, is_blank, is_time, storable_text
+from projections.text import JS_SPACE, encode_component, is_blank, storable_text
 
 READS: Final[Mapping[str, tuple[str, ...]]] = {
     "*": ("id", "seq", "turnId", "parentEventId", "createdAt"),
@@ -80,8 +81,8 @@ def _check(event: dict[str, Any]) -> None:
 
 def _core(event: dict[str, Any]) -> dict[str, Any]:
     core: dict[str, Any] = {
-        "at": _time(event["createdAt"], "createdAt"),
-        "id": _id(event["id"], "id"),
+        "at": checked_time(event["createdAt"], "line.createdAt"),
+        "id": native_text(event["id"], "line.id"),
         "seq": int(event["seq"]),
     }
     key = event.get("idempotencyKey")
@@ -89,20 +90,14 @@ def _core(event: dict[str, Any]) -> dict[str, Any]:
         core["key"] = digest_of_text(key)
     turn = event.get("turnId")
     if isinstance(turn, str) and not is_blank(turn):
-        core["turn"] = storable_text(turn)
+        core["turn"] = native_text(turn, "line.turnId")
     return core
 
 
-def _id(value: Any, field: str) -> str:
-    if not isinstance(value, str) or is_blank(value):
-        raise ProjectionError("invalid_field", f"line.{field}")
-    return storable_text(value)
-
-
-def _time(value: Any, field: str) -> str:
-    if not is_time(value):
-        raise ProjectionError("invalid_time", f"line.{field}")
-    return str(value)
+def _parent(event: dict[str, Any]) -> str | None:
+    """Give the event that a closing event names: nothing but its parent ties a result to a call."""
+    parent = event.get("parentEventId")
+    return None if parent is None or is_blank(parent) else native_text(parent, "line.parentEventId")
 
 
 def _read_call(event: dict[str, Any]) -> dict[str, Any]:
@@ -115,16 +110,15 @@ def _read_output(_event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_close(event: dict[str, Any]) -> dict[str, Any] | str:
-    parent = event.get("parentEventId")
-    # Nothing but its parent ties a result to a call.
-    return "no_trace_line" if parent is None else {"close": [storable_text(parent), _CLOSED_AS[event["type"]]]}
+    parent = _parent(event)
+    return "no_trace_line" if parent is None else {"close": [parent, _CLOSED_AS[event["type"]]]}
 
 
 def _read_request(event: dict[str, Any]) -> dict[str, Any]:
     payload = event["payload"]
     request: dict[str, Any] = {}
     if "expiresAt" in payload:
-        request["expiresAt"] = _time(payload["expiresAt"], "payload.expiresAt")
+        request["expiresAt"] = checked_time(payload["expiresAt"], "line.payload.expiresAt")
     for name, given, digest in _REQUEST_DIGESTS:
         found = _digest(payload, name, given, digest)
         if found is not None:
@@ -150,8 +144,8 @@ _REQUEST_DIGESTS: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
 
 
 def _read_resolution(event: dict[str, Any]) -> dict[str, Any] | str:
-    parent = event.get("parentEventId")
-    return "no_trace_line" if parent is None else {"resolve": [storable_text(parent), _decided_by(event["actor"])]}
+    parent = _parent(event)
+    return "no_trace_line" if parent is None else {"resolve": [parent, _decided_by(event["actor"])]}
 
 
 def _decided_by(actor: dict[str, Any]) -> str | None:
@@ -211,7 +205,8 @@ class _Event(NamedTuple):
 class CtAgentsAssembly(Items):
     """Tool calls, model outputs and human gates of one session.
 
-    The same in whatever order the events come: an event competes only with those that claim its id, key or seq.
+    The same in whatever order the events come: an event competes only with those that claim its id, key or seq, and
+    only among the events that open or close something; the others are no line facts.
     """
 
     def __init__(self, identity: ConversationIdentity) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from projections.canonical import sha256_hex
 from projections.errors import ProjectionError
-from projections.formats.assembly import Item, Items, Position, Report, span_of
+from projections.fields import native_text
+from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of
 from projections.formats.harn_contracts import (
     AGENT_RESULT,
     PROVIDER_CALL_RESPONSE,
@@ -24,7 +25,6 @@ from projections.formats.harn_contracts import (
     Record,
     check_versioned,
 )
-from projections.formats.observation import add_report
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.text import MAX_SAFE_INTEGER, is_blank, is_time, storable_text
 from projections.usage import count_of
@@ -116,7 +116,7 @@ def _tool_calls(value: dict[str, Any]) -> list[list[str]]:
     for entry in entries if isinstance(entries, list) else ():
         call_id, name = (_text(entry.get(key)) for key in ("id", "name")) if isinstance(entry, dict) else (None, None)
         if call_id is not None and name is not None:
-            calls.setdefault(call_id, name)
+            calls.setdefault(native_text(entry["id"], "line.tool_calls.id"), name)
     return [[call_id, name] for call_id, name in calls.items()]
 
 
@@ -144,9 +144,7 @@ def _read_result(row: dict[str, Any]) -> dict[str, Any] | str:
     usage = row.get("llm")
     if usage is None:
         return "no_trace_line"
-    session = _text(row["session_id"])
-    if session is None:
-        raise ProjectionError("invalid_field", "line.session_id")
+    session = native_text(row["session_id"], "line.session_id")
     tokens = {
         "input": _count(usage, "input_tokens", "llm."),
         "output": _count(usage, "output_tokens", "llm."),
@@ -165,9 +163,7 @@ _READERS: Final[Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any] | s
 
 
 def _call(row: dict[str, Any]) -> dict[str, Any]:
-    call_id = _text(row["call_id"])
-    if call_id is None:
-        raise ProjectionError("invalid_field", "line.call_id")
+    call_id = native_text(row["call_id"], "line.call_id")
     return {"id": call_id, "model": _text(row["model"]), "provider": _text(row["provider"])}
 
 
@@ -280,7 +276,7 @@ class HarnAssembly(Items):
             self._show(call.call, at, fields)
         measurement = {
             "kind": "delta",
-            "responseId": row["id"],
+            "responseId": storable_text(row["id"]),
             "model": row["model"],
             "tokens": row["tokens"],
             "cost": None if row["usd"] is None else {"usd": row["usd"], "kind": "estimate"},
@@ -288,7 +284,7 @@ class HarnAssembly(Items):
         }
         cost = {"conversation": self._ref, "measurement": measurement, "span": span}
         if call.cost is None:
-            call.cost = self._put(position.source_id, "cost", cost_id(self.identity, measurement), at, cost)
+            call.cost = self._put(position.source_id, "cost", f"cost:{call.call.native_id}", at, cost)
         else:
             self._show(call.cost, at, cost)
         self._show_tools(position.source_id, call, row["id"], body.get("calls", []), at, span)
@@ -326,7 +322,7 @@ class HarnAssembly(Items):
         measurement = {
             "kind": "snapshot",
             "scope": "conversation",
-            "scopeId": row["session"],
+            "scopeId": storable_text(row["session"]),
             "epoch": _RESULT_EPOCH,
             "sequence": 0,
             "model": None,
@@ -338,7 +334,7 @@ class HarnAssembly(Items):
         cost = self._results.get(row["session"])
         if cost is None:
             fields = {"conversation": self._ref, "measurement": measurement, "span": span}
-            cost = self._put(position.source_id, "cost", cost_id(self.identity, measurement), at, fields)
-            self._results[row["session"]] = cost
+            record_id = cost_id(self.identity, {**measurement, "scopeId": row["session"]})
+            cost = self._results[row["session"]] = self._put(position.source_id, "cost", record_id, at, fields)
         add_report(cost, Report(0, position, at, measurement, span))
         self.touch(cost)

@@ -3,10 +3,9 @@
 from typing import Any
 
 from projections.errors import ProjectionError
-from projections.formats.assembly import Item, Items, Position, Report
-from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.fields import Row, checked_number, read_span
-from projections.text import storable_text
+from projections.formats.assembly import Item, Items, Position, Report, add_report, storable_measurement
+from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 
 _TOKENS = ("input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total")
 
@@ -82,11 +81,6 @@ def read_measurement(row: Row) -> dict[str, Any]:
     )
     body["source"] = row.text("source")
     return body
-
-
-def storable_measurement(measurement: dict[str, Any]) -> dict[str, Any]:
-    """Give a measurement as a record holds it: ids are made from the native texts, and stored escaped."""
-    return {name: storable_text(value) if isinstance(value, str) else value for name, value in measurement.items()}
 
 
 def _amount(cost: Row) -> int | float:
@@ -174,18 +168,3 @@ class ObservationAssembly(Items):
             "call", conversation_item_ref(self.identity, "response", native_id), at, {**fields, "span": body["span"]}
         )
         self._responses[native_id] = self.put(item, position.source_id)
-
-
-def add_report(cost: Item, report: Report) -> None:
-    """Keep every reading of a counter, and show the one with the highest sequence (a tie goes to the later)."""
-    if cost.reports is None:
-        cost.reports = []
-    cost.reports.append(report)
-    if cost.shown is not None and report.sequence < cost.shown.sequence:
-        return
-    cost.shown = report
-    cost.at = report.at if report.at is not None else cost.at
-    cost.fields["measurement"] = cost.measurement = report.measurement
-    cost.fields.pop("span", None)
-    if report.span is not None:
-        cost.fields["span"] = report.span

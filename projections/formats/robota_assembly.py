@@ -8,8 +8,7 @@ make one record, the first of the history makes it.
 from bisect import bisect_left, bisect_right, insort
 from typing import Any, Final
 
-from projections.formats.assembly import Item, Items, Position, Report, span_of
-from projections.formats.observation import add_report
+from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of
 from projections.formats.robota_session import nearest_index
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.times import time_key

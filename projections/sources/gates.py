@@ -15,6 +15,7 @@ from projections.ids import (
     policy_gate_id,
     split_attempt_id,
 )
+from projections.policy_gates import table_version_number
 from projections.text import JS_SPACE, encode_component
 
 GATE_STATUSES = ("pending", "resolved", "cancelled", "expired")
@@ -27,7 +28,6 @@ _VERDICTS = {
     **dict.fromkeys(("revise", "needs_revision"), "revise"),
 }
 _SPACES = re.compile(f"[{JS_SPACE}]+")
-_LEADING_DIGITS = re.compile(r"[0-9]+")
 
 
 def read_human_gate(row: Row) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def read_human_gate(row: Row) -> dict[str, Any]:
         body["policyRule"] = {
             "table": rule.text("table"),
             "rowId": rule.text("ruleId"),
-            "version": leading_number(rule.raw("version")),
+            "version": table_version_number(rule.text("version")),
         }
     for name in ("resolvedAt", "expiresAt"):
         time = row.time_or_none(name)
@@ -74,14 +74,6 @@ def verdict_of(payload: Any) -> str | None:
         if isinstance(word, str) and word in _VERDICTS:
             return _VERDICTS[word]
     return None
-
-
-def leading_number(version: Any) -> int:
-    """Give the leading integer of a table version; 0 when there is none."""
-    found = _LEADING_DIGITS.match(version) if isinstance(version, str) else None
-    if found is not None:
-        return min(int(found.group()), 2**53 - 1)
-    return version if isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**53 else 0
 
 
 def encode_spaces(name: str) -> str:

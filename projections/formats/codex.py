@@ -1,0 +1,391 @@
+"""Codex rollouts: one JSON object a line; usage is a cumulative counter, and a fork repeats its parent's lines.
+
+Rules for editing this module: ``read_line`` keeps no content; the counter's steps, repeated ids and copied history
+are decided in the assembly, which gets the lines in source order and may get them all again from the start.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from projections.canonical import sha256_hex
+from projections.decode import decode_json
+from projections.errors import ProjectionError
+from projections.fields import checked_time, native_text
+from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of, storable_measurement
+from projections.formats.codex_usage import (
+    COUNT_SOURCE,
+    CodexEvent,
+    CodexUsageReader,
+    CounterSteps,
+    read_tokens,
+)
+from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
+from projections.text import MAX_SAFE_INTEGER, is_blank, storable_text
+from projections.times import TimeKey, time_key
+
+_CALLS = frozenset(
+    {"function_call", "custom_tool_call", "tool_search_call", "web_search_call", "local_shell_call", "mcp_tool_call"}
+)
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
+
+Body = dict[str, Any]
+
+
+def read_line(value: Any, line: bytes, ordinal: int | None = None) -> Body | str:
+    """Read one parsed line; gives a line fact's body, or the reason why the line says nothing to a trace.
+
+    Body: ``len``, ``sha`` (the span), ``at`` and one of ``meta`` {forkedFrom}, ``turn`` [id, model], ``call`` [id or
+    null, name, namespace], ``result`` [call id, isError], ``count`` [total, last], ``record`` (a usage record's own
+    counters) with ``sequence``.
+    """
+    if not isinstance(value, dict):
+        raise ProjectionError("not_an_object", "line")
+    payload = value.get("payload")
+    if not isinstance(payload, dict):
+        return "no_trace_line"
+    read = _READERS.get(_kind_of(value, payload))
+    found = None if read is None else read(payload)
+    if found is None:
+        return "no_trace_line"
+    at = value.get("timestamp")
+    body = {"len": len(line), "sha": sha256_hex(line), "at": None if at is None else checked_time(at, "line.timestamp")}
+    if ordinal is not None:
+        body["ordinal"] = ordinal
+    return {**body, **found}
+
+
+def _kind_of(value: Body, payload: Body) -> str:
+    """Name what a line is: its type, or the type inside an event or a response item."""
+    kind, inner = value.get("type"), payload.get("type")
+    if kind == "response_item" and isinstance(inner, str):
+        return "call" if inner in _CALLS else "output" if inner in _OUTPUTS else ""
+    if kind == "event_msg" and isinstance(inner, str):
+        return inner
+    return kind if isinstance(kind, str) else ""
+
+
+def _native(value: Any, where: str) -> str | None:
+    return native_text(value, where) if isinstance(value, str) and not is_blank(value) else None
+
+
+def _name(value: Any) -> str | None:
+    return storable_text(value) if isinstance(value, str) and not is_blank(value) else None
+
+
+def _read_meta(payload: Body) -> Body:
+    return {"meta": {"forkedFrom": _native(payload.get("forked_from_id"), "line.payload.forked_from_id")}}
+
+
+def _read_turn(payload: Body) -> Body:
+    return {"turn": [_native(payload.get("turn_id"), "line.payload.turn_id"), _name(payload.get("model"))]}
+
+
+def _read_call(payload: Body) -> Body:
+    native = _native(payload.get("call_id"), "line.payload.call_id") or _native(payload.get("id"), "line.payload.id")
+    name = _name(payload.get("name")) or str(payload["type"])
+    return {"call": [native, name, _name(payload.get("namespace"))]}
+
+
+def _read_output(payload: Body) -> Body | None:
+    call_id = _native(payload.get("call_id"), "line.payload.call_id")
+    return None if call_id is None else {"result": [call_id, _is_error(payload)]}
+
+
+def _is_error(payload: Body) -> bool | None:
+    """Tell an error from structured evidence only: a success flag or an exit code; free text proves nothing."""
+    output = payload.get("output")
+    if isinstance(output, str) and output.startswith("{"):
+        try:
+            output = decode_json(output.encode())
+        except (ProjectionError, UnicodeEncodeError):
+            output = None
+    places = [payload, output, output.get("metadata") if isinstance(output, dict) else None]
+    for place in places:
+        if not isinstance(place, dict):
+            continue
+        if isinstance(place.get("success"), bool):
+            return not place["success"]
+        code = place.get("exit_code")
+        if isinstance(code, int) and not isinstance(code, bool):
+            return code != 0
+    return None
+
+
+def _read_mcp_end(payload: Body) -> Body | None:
+    call_id = _native(payload.get("call_id"), "line.payload.call_id")
+    result = payload.get("result")
+    if call_id is None or not isinstance(result, dict):
+        return None
+    inner = result.get("Ok")
+    failed = "Err" in result or (isinstance(inner, dict) and (inner.get("is_error") or inner.get("isError")) is True)
+    return {"result": [call_id, failed]}
+
+
+def _read_count(payload: Body) -> Body | None:
+    info = payload.get("info")
+    if not isinstance(info, dict):
+        return None
+    total = _counters(info.get("total_token_usage"))
+    return None if total is None else {"count": [total, _counters(info.get("last_token_usage"))]}
+
+
+def _counters(value: Any) -> Body | None:
+    """Keep the numbers of a counter object; one that no record can hold is no unknown count but a broken line."""
+    if not isinstance(value, dict):
+        return None
+    kept = {name: count for name, count in value.items() if name.endswith("_tokens") and _is_number(count)}
+    if any(count > MAX_SAFE_INTEGER for count in kept.values()):
+        raise ProjectionError("count_out_of_range", "line.payload")
+    return kept
+
+
+def _read_record(payload: Body) -> Body:
+    record: Body = {}
+    for name in ("turn_id", "response_id"):
+        native = _native(payload.get(name), f"line.payload.{name}")
+        if native is not None:
+            record[name] = native
+    for name in ("usage", "turn_token_usage", "thread_token_usage"):
+        counters = _counters(payload.get(name))
+        if counters is not None:
+            record[name] = counters
+    return {"record": record}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_READERS: dict[str, Callable[[Body], Body | None]] = {
+    "session_meta": _read_meta,
+    "turn_context": _read_turn,
+    "task_started": _read_turn,
+    "call": _read_call,
+    "output": _read_output,
+    "exec_command_end": _read_output,
+    "patch_apply_end": _read_output,
+    "mcp_tool_call_end": _read_mcp_end,
+    "token_count": _read_count,
+    "token_usage_record": _read_record,
+}
+
+
+class _Source:
+    """What has been read of one rollout file."""
+
+    __slots__ = ("model", "reader", "rows", "steps", "turn")
+
+    def __init__(self) -> None:
+        self.turn: str | None = None
+        self.model: str | None = None
+        self.steps = CounterSteps()
+        self.reader: CodexUsageReader | None = None
+        self.rows: list[tuple[Position, Body, str | None]] = []
+
+
+class CodexAssembly(Items):
+    """Tool calls, model requests and costs of one Codex conversation."""
+
+    def __init__(self, identity: ConversationIdentity) -> None:
+        super().__init__(identity)
+        self._ref = conversation_ref(identity)
+        self._sources: dict[str, _Source] = {}
+        self._calls: dict[str, list[Item]] = {}
+        self._costs: dict[str, Item] = {}
+        self._placed: list[tuple[Position, Item]] = []
+        self._rows: list[tuple[Position, str]] = []
+        self._first_row_at: str | None = None
+        self._families: dict[str, bool] = {}
+        self._copied_up_to: dict[str, Position] = {}
+        self._join_family(identity.native_id, is_parent=True)
+
+    def add(self, position: Position, body: Body) -> None:
+        """Take the next line in source order."""
+        at = self.see_time(position.source_id, body["at"])
+        source = self._sources.get(position.source_id)
+        if source is None:
+            source = self._sources[position.source_id] = _Source()
+        if "turn" in body:
+            turn, model = body["turn"]
+            source.turn = turn or source.turn
+            source.model = model or source.model
+        elif "call" in body:
+            self._add_call(position, body, at, source)
+        elif "result" in body:
+            self._add_result(body["result"])
+        elif "meta" in body:
+            if body["meta"]["forkedFrom"] is not None and len(self._families) == 1:
+                self._join_family(body["meta"]["forkedFrom"], is_parent=False)
+        else:
+            self._add_usage(position, body, at, source)
+
+    def _place(self, item: Item, position: Position) -> Item:
+        """Add an item, withdrawn when it stands in history that was copied from another conversation."""
+        border = self._copied_up_to.get(position.source_id)
+        item.withdrawn = border is not None and position <= border
+        self._placed.append((position, item))
+        return self.put(item, position.source_id)
+
+    def _fields(self, source: _Source, fields: Body) -> Body:
+        turn = {} if source.turn is None else {"turn": conversation_item_ref(self.identity, "turn", source.turn)}
+        return {**fields, "conversation": self._ref, **turn}
+
+    def _add_call(self, position: Position, body: Body, at: str | None, source: _Source) -> None:
+        native, name, namespace = body["call"]
+        native = native or f"line:{position.offset}"
+        same_id = self._calls.setdefault(native, [])
+        unique = native if not same_id else f"{native}#{len(same_id) + 1}"
+        fields = self._fields(source, {"callKind": "tool", "name": name, "namespace": namespace})
+        record_id = conversation_item_ref(self.identity, "call", unique)
+        item = Item("call", record_id, at, {**fields, "isError": None, "span": span_of(position, body)})
+        same_id.append(self._place(item, position))
+
+    def _add_result(self, result: list[Any]) -> None:
+        """Give a result to the nearest earlier call of its id; what is known is not made unknown again."""
+        call_id, is_error = result
+        for call in self._calls.get(call_id, ())[-1:]:
+            if is_error is not None:
+                call.fields["isError"] = is_error
+                self.touch(call)
+
+    def _add_usage(self, position: Position, body: Body, at: str | None, source: _Source) -> None:
+        if "count" in body:
+            self._see_row(position, body["count"], body["at"])
+        source.rows.append((position, body, at))
+        if "record" in body and source.reader is None:
+            # Usage records say what the counter's steps only suggest: read the whole file by them.
+            source.reader = CodexUsageReader(position.source_id, self.identity.native_id)
+            self.withdraw([item for _place, item in self._placed if item.group is source], withdrawn=True)
+            for row_position, row, row_at in source.rows:
+                self._read_row(row_position, row, row_at, source, source.reader)
+        elif source.reader is not None:
+            self._read_row(position, body, at, source, source.reader)
+        else:
+            self._step(position, body, at, source)
+
+    def _step(self, position: Position, body: Body, at: str | None, source: _Source) -> None:
+        """Take one step of the cumulative counter: a model request and its cost."""
+        total, last = (read_tokens(counters) for counters in body["count"])
+        assert total is not None
+        tokens = source.steps.step(total, last)
+        if tokens is None:
+            return
+        native = f"token_count@{position.offset}"
+        span = span_of(position, body)
+        call_id = conversation_item_ref(self.identity, "response", native)
+        fields = self._fields(source, {"callKind": "model", "name": source.model or "unknown"})
+        measurement = {"kind": "delta", "responseId": native, "model": source.model, "tokens": tokens}
+        measurement |= {"cost": None, "source": COUNT_SOURCE}
+        cost = Item(
+            "cost", f"cost:{call_id}", at, {"conversation": self._ref, "measurement": measurement, "span": span}
+        )
+        cost.measurement = measurement
+        for item in (Item("call", call_id, at, {**fields, "span": span}), cost):
+            item.group = source
+            self._place(item, position)
+
+    def _read_row(
+        self, position: Position, body: Body, at: str | None, source: _Source, reader: CodexUsageReader
+    ) -> None:
+        sequence = body.get("ordinal", position.offset)
+        if "count" in body:
+            total, last = body["count"]
+            info = {"total_token_usage": total, "last_token_usage": last}
+            event = CodexEvent("token_count", sequence, {"info": info}, source.model, source.turn)
+        else:
+            event = CodexEvent("usage_record", sequence, body["record"], source.model, source.turn)
+        for measurement, turn in reader.read(event).measurements:
+            self._add_measurement(position, body, at, measurement, turn)
+
+    def _add_measurement(
+        self, position: Position, body: Body, at: str | None, measurement: Body, turn: str | None
+    ) -> None:
+        span = span_of(position, body)
+        record_id = cost_id(self.identity, measurement)
+        stored = storable_measurement(measurement)
+        cost = self._costs.get(record_id)
+        if cost is None:
+            cost = Item("cost", record_id, at, {"conversation": self._ref, "measurement": stored, "span": span})
+            cost.measurement = stored
+            self._costs[record_id] = self._place(cost, position)
+            if measurement["kind"] == "delta":
+                self._add_response(position, at, measurement, turn, span)
+        elif measurement["kind"] == "delta":
+            cost.fields["measurement"] = cost.measurement = stored
+        if measurement["kind"] == "snapshot":
+            add_report(cost, Report(measurement["sequence"], position, at, stored, span))
+        self.touch(cost)
+
+    def _add_response(
+        self, position: Position, at: str | None, measurement: Body, turn: str | None, span: Body
+    ) -> None:
+        fields = {"callKind": "model", "name": measurement["model"] or "unknown", "conversation": self._ref}
+        if turn is not None:
+            fields["turn"] = conversation_item_ref(self.identity, "turn", turn)
+        record_id = conversation_item_ref(self.identity, "response", measurement["responseId"])
+        self._place(Item("call", record_id, at, {**fields, "span": span}), position)
+
+    def _see_row(self, position: Position, count: list[Any], at: str | None) -> None:
+        """Remember a counter row for the comparison with relatives: equal when total and last are."""
+        digest = blake2b(orjson.dumps([read_tokens(counters) for counters in count]), digest_size=8).hexdigest()
+        self._rows.append((position, digest))
+        self._first_row_at = self._first_row_at if self._first_row_at is not None else at
+        for family, has_relatives in self._families.items():
+            if has_relatives:
+                self._claim(family)
+
+    def _join_family(self, parent: str, *, is_parent: bool) -> None:
+        identity = self.identity._replace(native_id=parent)
+        family = conversation_ref(identity).replace("conversation:", "fork:", 1)
+        self._families.setdefault(family, False)
+        self.claims[family] = {"isParent": is_parent, "at": None, "rows": []}
+        self.new_claims.add(family)
+
+    def _claim(self, family: str) -> None:
+        rows = [digest for _position, digest in self._rows]
+        self.claims[family] = {**self.claims[family], "at": self._first_row_at, "rows": rows}
+        self.new_claims.add(family)
+
+    def answer(self, meeting: str, claims: dict[str, Any]) -> None:
+        """Compare with the relatives: rows shared with the parent or an earlier fork are copied history.
+
+        A conversation tells its rows only once it has relatives, so that the others pay nothing for them.
+        """
+        if len(claims) > 1 and not self._families[meeting]:
+            self._families[meeting] = True
+            self._claim(meeting)
+        own = self.claims[meeting]
+        if own["isParent"]:
+            return
+        mine = (_time_of(own), self._ref)
+        elders = [
+            claim["rows"]
+            for ref, claim in claims.items()
+            if ref != self._ref and (claim["isParent"] or (_time_of(claim), ref) < mine)
+        ]
+        rows = [digest for _position, digest in self._rows]
+        self._withdraw_copied(max((_common_length(rows, elder) for elder in elders), default=0))
+
+    def _withdraw_copied(self, row_count: int) -> None:
+        """Take everything up to the last copied row, calls included, out of the records; the rest back in."""
+        self._copied_up_to = {}
+        for position, _digest in self._rows[:row_count]:
+            self._copied_up_to[position.source_id] = position
+        for position, item in self._placed:
+            border = self._copied_up_to.get(position.source_id)
+            is_copied = border is not None and position <= border
+            is_superseded = item.group is not None and item.group.reader is not None
+            self.withdraw([item], withdrawn=is_copied or is_superseded)
+
+
+def _time_of(claim: Body) -> TimeKey:
+    return time_key(claim["at"])
+
+
+def _common_length(rows: list[str], others: list[str]) -> int:
+    """Count how many rows two histories share from their start."""
+    pairs = enumerate(zip(rows, others, strict=False))
+    return next((index for index, (row, other) in pairs if row != other), min(len(rows), len(others)))
