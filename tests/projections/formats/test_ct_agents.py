@@ -154,6 +154,7 @@ def test_only_a_user_with_an_id_decides(actor: dict[str, str], decided_by: str |
         (event(1, "workspace.saved", {}), "no_trace_line"),
         (event(1, "tool.completed", {"toolName": "x"}), "no_trace_line"),
         (event(1, "user.action.resolved", {"kind": "ask_user"}), "no_trace_line"),
+        (resolved(1, " "), "no_trace_line"),
         ({"kind": "heartbeat", "emittedAt": "now"}, "no_trace_line"),
         ({"kind": "snapshot", "state": {}}, "no_trace_line"),
     ],
@@ -190,9 +191,16 @@ def test_an_event_in_an_envelope_is_read_like_a_stored_one() -> None:
     assert enveloped == read_line(plain, line) == read_line(called(1), line)
 
 
-def test_texts_that_no_store_takes_are_escaped() -> None:
-    body = body_of({**called(1), "id": "e\ud800", "payload": {"toolName": "\x00"}})
-    assert (body["id"], body["call"]) == ("e\ufffdd800", "\ufffd0000")
+def test_texts_that_no_store_takes_are_escaped_and_ids_are_kept() -> None:
+    records = shown([{**called(1), "id": "e\x00", "turnId": "\ufffd", "payload": {"toolName": "\ud800"}}])
+    record = records["call:ct-agents:app-1:sess_1:e%00"]
+    assert (record["name"], record["turn"]) == ("\ufffdd800", "turn:ct-agents:app-1:sess_1:%EF%BF%BD")
+
+
+@pytest.mark.parametrize("field", ["id", "turnId", "parentEventId"])
+def test_an_id_that_cannot_be_encoded_refuses_the_event(field: str) -> None:
+    with pytest.raises(ProjectionError, match=f"lone_surrogate: line.{field}"):
+        read_line({**closed(2, "e1"), field: "\ud800"}, b"")
 
 
 def random_events(random: Random) -> list[dict[str, Any]]:

@@ -235,10 +235,27 @@ def test_an_agent_result_is_a_snapshot_of_its_session_even_where_other_fields_ar
     assert "ZZSECRETZZ" not in json.dumps(body_of(live))
 
 
-def test_texts_that_no_store_takes_are_escaped() -> None:
-    body = body_of(response("c\ud800", model="m\x00", tool_calls=[{"id": "t", "name": "\udfff"}]))
-    assert (body["response"]["id"], body["response"]["model"]) == ("c\ufffdd800", "m\ufffd0000")
-    assert body["calls"] == [["t", "\ufffddfff"]]
+def test_texts_that_no_store_takes_are_escaped_and_ids_are_kept() -> None:
+    row = response("c\x00", model="m\x00", tool_calls=[{"id": "t\ufffd", "name": "\udfff"}])
+    assert body_of(row)["calls"] == [["t\ufffd", "\ufffddfff"]]
+    records = shown(row)
+    assert records["response:harn:host-a:sess-41:c%00"]["name"] == "m\ufffd0000"
+    cost = records["cost:response:harn:host-a:sess-41:c%00"]
+    assert (cost["measurement"]["responseId"], cost["measurement"]["model"]) == ("c\ufffd0000", "m\ufffd0000")
+    assert "call:harn:host-a:sess-41:c%00%23t%EF%BF%BD" in records
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        (response("\ud800"), "call_id"),
+        (response("c", tool_calls=[{"id": "\ud800", "name": "n"}]), "tool_calls.id"),
+        (result(session_id="\ud800"), "session_id"),
+    ],
+)
+def test_an_id_that_cannot_be_encoded_refuses_the_row(row: dict[str, Any], field: str) -> None:
+    with pytest.raises(ProjectionError, match=f"lone_surrogate: line.{field}"):
+        read_line(row, b"")
 
 
 def messages_of(lines: list[bytes]) -> list[SourceMessage]:
