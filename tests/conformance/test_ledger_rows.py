@@ -105,9 +105,7 @@ def priced(row: Row) -> Any:
 
 def test_one_transition_reduces_or_is_refused_as_in_each_row(vectors: Path) -> None:
     rows = load_rows(vectors, "titan/lifecycle.jsonl")
-    assert_rows(
-        rows, lambda row: differs(reduced(row["current"], row["transition"], row["options"]), row["expected"])
-    )
+    assert_rows(rows, lambda row: differs(reduced(row["current"], row["transition"], row["options"]), row["expected"]))
 
 
 def test_transitions_in_turn_give_the_steps_and_the_record_of_each_row(vectors: Path) -> None:
