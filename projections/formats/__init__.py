@@ -14,7 +14,11 @@ from projections.formats.codex import CodexAssembly
 from projections.formats.codex import read_line as read_codex_line
 from projections.formats.ct_agents import CtAgentsAssembly
 from projections.formats.ct_agents import read_line as read_ct_agents_line
+from projections.formats.harn import HarnAssembly
+from projections.formats.harn import read_line as read_harn_line
 from projections.formats.observation import ObservationAssembly
+from projections.formats.robota import read_line as read_robota_line
+from projections.formats.robota_assembly import RobotaAssembly
 from projections.ids import ConversationIdentity
 
 
@@ -34,5 +38,7 @@ FORMATS: dict[str, Format] = {
     "claude-code": Format(read_claude_code_line, ClaudeCodeAssembly),
     "codex": Format(read_codex_line, CodexAssembly),
     "ct-agents": Format(read_ct_agents_line, CtAgentsAssembly),
+    "harn": Format(read_harn_line, HarnAssembly),
     "observation": Format(None, ObservationAssembly),
+    "robota": Format(read_robota_line, RobotaAssembly),
 }
