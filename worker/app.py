@@ -5,6 +5,7 @@ tables and topics are switched off by its boot strategy, so it creates nothing o
 """
 
 import asyncio
+import functools
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -148,7 +149,7 @@ class Pipeline(Service):
         self._consumers = consumers
         metrics.watch("lag_messages", self._lags)
         for gauge, read in _ROLE_GAUGES.items():
-            metrics.watch(gauge, lambda read=read: [((one.role.name,), read(one)) for one in self._consumers])
+            metrics.watch(gauge, functools.partial(self._per_role, read))
 
     def on_init_dependencies(self) -> Iterable[ServiceT]:
         return self._consumers
@@ -164,6 +165,9 @@ class Pipeline(Service):
             )
             for consumer in self._consumers
         }
+
+    def _per_role(self, read: Callable[[BatchConsumer], float]) -> list[tuple[tuple[str, ...], float]]:
+        return [((consumer.role.name,), read(consumer)) for consumer in self._consumers]
 
     def _lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
         for consumer in self._consumers:

@@ -206,6 +206,8 @@ class BatchConsumer(Service):
     def _finished(self, slot: _Slot, task: asyncio.Task[None]) -> None:
         for part in slot.waiting:
             slot.lane.abandoned(part)
+        if slot.busy_since is not None:
+            self._metrics.count("busy_seconds", time.monotonic() - slot.busy_since, role=self.role.name)
         slot.task, slot.waiting, slot.in_flight_bytes, slot.busy_since = None, [], 0, None
         self._wake.set()
         error = None if task.cancelled() else task.exception()
@@ -254,6 +256,7 @@ class BatchConsumer(Service):
                 break
         slot.committed |= positions
         self._recovered(consumer, slot)
+        self._metrics.count("settled_batches", role=self.role.name)
 
     async def _pause(self, consumer: GroupConsumer, slot: _Slot, error: Exception) -> None:
         slot.retry_count += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -54,7 +55,9 @@ _START_TIMEOUT_S = 30.0
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState, OutOfOrderSequenceNumber)
 
 Header = tuple[str, bytes]
-Outgoing = tuple[bytes, bytes | None, Sequence[Header]]
+Outgoing = tuple[bytes, bytes | None, list[Header]]
+
+_NO_HEADERS: list[Header] = []
 
 
 class PartitionLostError(Exception):
@@ -212,6 +215,16 @@ async def has_transactions(settings: Settings) -> bool:
 
     The embedded broker answers with its general error code; a real broker may do so once in trouble, hence the tries.
     """
+    # aiokafka calls the answer that is looked for here an unexpected error.
+    sender_log = logging.getLogger("aiokafka.producer.sender")
+    sender_log.setLevel(logging.CRITICAL)
+    try:
+        return await _gets_producer_id(settings)
+    finally:
+        sender_log.setLevel(logging.NOTSET)
+
+
+async def _gets_producer_id(settings: Settings) -> bool:
     for _ in range(_PROBE_ATTEMPTS):
         producer = transactional_producer(settings, f"{settings.app_id}-fencing-probe")
         try:
@@ -248,7 +261,8 @@ class BatchWriter:
         self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Sequence[Header] = ()
     ) -> None:
         """Collect one message."""
-        self._pending.setdefault((topic, partition), []).append((key, value, headers))
+        # aiokafka's batches take headers as a list only.
+        self._pending.setdefault((topic, partition), []).append((key, value, list(headers) if headers else _NO_HEADERS))
 
     def is_empty(self) -> bool:
         """Say whether nothing waits to be sent."""

@@ -1,28 +1,49 @@
-"""The export role: records are filtered, redacted and upserted into one sink; one consumer group per export."""
+"""The export role: records become redacted upserts in one sink; one consumer group per export."""
 
 from collections.abc import Mapping, Sequence
 
+import structlog
+
+from projections.errors import ProjectionError
+from projections.facts import partition_of
 from worker.assignor import SingleWriterAssignor
-from worker.exports import ExportPolicy, make_upserts
-from worker.kafka import GroupConsumer, TopicPartition, group_consumer
+from worker.dead_letters import UNEXPECTED_ERROR, dead_letter, encode_dead_letter
+from worker.exports import ExportPolicy, RecordMessage, make_upsert, record_message
+from worker.kafka import (
+    BatchWriter,
+    GroupConsumer,
+    Message,
+    Producer,
+    TopicPartition,
+    group_consumer,
+    plain_producer,
+    start_producer,
+)
 from worker.lanes import Batch, Lane, RetryLater, StopWorkerError, committed_positions
 from worker.metrics import Metrics
 from worker.settings import ExportSettings, Settings
 from worker.sink import Sink, SinkBusy, SinkRefused, Upsert, open_sink
 from worker.topics import export_group, own_topics
 
+_log = structlog.get_logger(__name__)
+
 
 class ExportRole:
-    """Reads the records log and keeps one sink up to date with it."""
+    """Reads the records log and keeps one sink up to date with it.
+
+    Raises SettingsError when the export has no usable key, and SinkRefused for a sink URL that names none.
+    """
 
     def __init__(self, settings: Settings, export: ExportSettings, metrics: Metrics) -> None:
         self.name = f"export:{export.name}"
-        self.topics = (own_topics(settings).records,)
+        self.topics: tuple[str, ...] = (own_topics(settings).records,)
         self._settings = settings
         self._export = export
         self._metrics = metrics
-        self._policy = ExportPolicy.from_settings(export)
+        self._policy = ExportPolicy.from_settings(export, origin=settings.app_id)
         self._sink = open_sink(export.sink, self._policy.digest)
+        for warning in self._policy.warnings:
+            _log.warning("export_policy", export=export.name, problem=warning)
 
     def make_consumer(self) -> GroupConsumer:
         # A sink with one writer gives all partitions to one member; the others stand by and take over when it leaves.
@@ -33,4 +54,110 @@ class ExportRole:
         # One lane: the sink takes all partitions in one write, and when it fails it fails for all of them.
         if not partitions:
             return ()
-        return (ExportLane(partitions, self._export.name, self._settings.generation, self._policy, self._sink, self._metrics),)
+        return (ExportLane(partitions, self._settings, self._export.name, self._policy, self._sink, self._metrics),)
+
+
+class ExportLane:
+    """Exports the partitions that this worker has; durable means that the sink's write has returned."""
+
+    def __init__(
+        self,
+        partitions: frozenset[TopicPartition],
+        settings: Settings,
+        export: str,
+        policy: ExportPolicy,
+        sink: Sink,
+        metrics: Metrics,
+    ) -> None:
+        self.partitions = partitions
+        self._settings = settings
+        self._export = export
+        self._policy = policy
+        self._sink = sink
+        self._metrics = metrics
+        self._producer: Producer | None = None
+        self._letters: BatchWriter | None = None
+        self._upserts: list[Upsert] = []
+        self._written = 0
+
+    async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
+        await self.close()
+        try:
+            is_empty = await self._sink.open()
+        except SinkBusy as error:
+            raise RetryLater(error.delay_s) from error
+        except SinkRefused as error:
+            raise StopWorkerError(f"export {self._export}: {error}") from error
+        self._producer = plain_producer(self._settings)
+        await start_producer(self._producer)
+        self._letters = BatchWriter(self._producer)
+        if is_empty or not self._sink.is_durable:
+            # Whatever was committed, this sink holds nothing of it: it is new, or it was lost.
+            return await consumer.beginning_offsets(self.partitions)
+        return await committed_positions(consumer, self.partitions)
+
+    def accepted(self, batches: Sequence[Batch]) -> None:
+        """Records are not accounted for: the messages they came from were."""
+
+    def handle(self, batch: Batch) -> None:
+        # Only the newest version of a record in a batch is worth redacting.
+        newest: dict[tuple[str, str], tuple[Message, RecordMessage]] = {}
+        for message in batch.messages:
+            try:
+                item = record_message(self._settings.generation, message)
+            except ProjectionError as error:
+                self._bury(batch.partition, message, error.reason, error.field)
+            else:
+                newest[item.kind, item.id] = message, item
+        for message, item in newest.values():
+            self._collect(batch.partition, message, item)
+
+    def _collect(self, partition: TopicPartition, message: Message, item: RecordMessage) -> None:
+        # Fails closed: a record that cannot be redacted does not leave, and does not hold up the others.
+        try:
+            self._upserts.append(make_upsert(self._policy, item))
+        except ProjectionError as error:
+            self._bury(partition, message, error.reason, error.field)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001
+            self._bury(partition, message, UNEXPECTED_ERROR, None)
+
+    def _bury(self, partition: TopicPartition, message: Message, reason: str, field: str | None) -> None:
+        assert self._letters is not None
+        key, value = encode_dead_letter(dead_letter(*partition, message, reason, field=field))
+        topic = own_topics(self._settings).dead_letters
+        self._letters.append(topic, partition_of(key.decode(), self._settings.partitions), key, value)
+        self._metrics.count("withheld_records", export=self._export, reason=reason)
+
+    async def flush(self) -> None:
+        assert self._letters is not None
+        await self._letters.flush()
+        if not self._upserts:
+            return
+        try:
+            await self._sink.write(self._upserts)
+        except SinkBusy as error:
+            raise RetryLater(error.delay_s) from error
+        except SinkRefused as error:
+            raise StopWorkerError(f"export {self._export}: {error}") from error
+        self._written += len(self._upserts)
+        self._upserts = []
+
+    async def commit(self, consumer: GroupConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        await consumer.commit(positions)
+
+    def settled(self, batches: Sequence[Batch]) -> None:
+        del batches
+        self._metrics.count("written_upserts", self._written, export=self._export)
+        self._written = 0
+
+    def abandoned(self, batches: Sequence[Batch]) -> None:
+        """Whoever reads them again writes the same upserts, and the sink knows them."""
+
+    async def close(self) -> None:
+        self._upserts, self._written = [], 0
+        producer, self._producer, self._letters = self._producer, None, None
+        if producer is not None:
+            await producer.abandon()
+        await self._sink.close()

@@ -54,7 +54,7 @@ class FoldRole:
         self._is_fenced = is_fenced
         self._restores = asyncio.Semaphore(_RESTORES_AT_ONCE)
         self._lanes: Sequence[FoldLane] = ()
-        self.topics = (own_topics(settings).facts,)
+        self.topics: tuple[str, ...] = (own_topics(settings).facts,)
         metrics.watch("fenced", lambda: [((), float(is_fenced))])
         metrics.watch("held_aggregates", self._held_aggregates)
 

@@ -72,7 +72,7 @@ class ProjectRole:
         self._metrics = metrics
         self._book = MessageBook(metrics)
         self._is_idempotent = is_idempotent
-        self.topics = tuple(settings.source_topics.values())
+        self.topics: tuple[str, ...] = tuple(settings.source_topics.values())
 
     def make_consumer(self) -> GroupConsumer:
         return group_consumer(self._settings, project_group(self._settings))
@@ -112,6 +112,7 @@ class ProjectLane:
         self._handled: list[_Handled] = []
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
+        await self.close()
         producer = self._make_producer()
         await start_producer(producer)
         self._producer = producer
