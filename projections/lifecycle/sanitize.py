@@ -145,10 +145,25 @@ def _predecessor_conversation(value: Any) -> Any:
     return _identity(value) if value is UNDEFINED or isinstance(value, dict) else []
 
 
-def _execution(value: Any) -> Any:
-    kept = _object({"executionId": _text, "conversation": _identity})(value)
-    digest = _prompt_digest(value) if isinstance(value, dict) else UNDEFINED
-    return kept if digest is UNDEFINED else {**kept, "promptSha256": digest}
+def _prepared_conversation(value: Any) -> Any:
+    # Before an execution starts, every value that counts as false says the same: no conversation yet.
+    return _identity(value) if is_truthy(value) else UNDEFINED
+
+
+def _stored_identity(value: Any) -> Any:
+    """Keep a record's conversation when it is whole: an id is made of it, and nothing has refused the record."""
+    is_whole = isinstance(value, dict) and all(is_nonblank(value.get(name)) for name in IDENTITY_FIELDS)
+    return _identity(value) if is_whole else UNDEFINED
+
+
+def _execution(keep_conversation: Keeper) -> Keeper:
+    fields = _object({"executionId": _text, "conversation": keep_conversation})
+
+    def keep(value: Any) -> Any:
+        digest = _prompt_digest(value) if isinstance(value, dict) else UNDEFINED
+        return fields(value) if digest is UNDEFINED else {**fields(value), "promptSha256": digest}
+
+    return keep
 
 
 def _prompt_digest(execution: JsonObject) -> Any:
@@ -214,7 +229,7 @@ _FENCED: dict[str, Keeper] = {**_ENVELOPE, "fence": _fence}
 _TRANSITIONS: dict[str, dict[str, Keeper]] = {
     "prepare": {
         **_ENVELOPE,
-        "execution": _execution,
+        "execution": _execution(_prepared_conversation),
         "agent": _agent,
         "harness": _text,
         "requestKey": _text,
@@ -240,8 +255,8 @@ _TRANSITIONS: dict[str, dict[str, Keeper]] = {
 }
 
 _RECORD: dict[str, Keeper] = {
-    "execution": _execution,
-    "agent": _agent,
+    "execution": _execution(_stored_identity),
+    "agent": _object({"agentId": _text}),
     "harness": _text,
     "requestKey": _text,
     "target": _target,
@@ -250,7 +265,7 @@ _RECORD: dict[str, Keeper] = {
     "ownerGeneration": _integer,
     "owner": _lease,
     "runnerRef": _text,
-    "adapterExecution": _adapter,
+    "adapterExecution": _object({"executionId": _text, "conversation": _stored_identity}),
     "surface": _surface,
     "preparedAt": _time,
     "dispatchedAt": _time,

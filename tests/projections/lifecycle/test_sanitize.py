@@ -169,6 +169,28 @@ def test_only_good_correlations_of_a_record_are_kept() -> None:
     assert "correlations" not in sanitize_record({"correlations": "relay.run=run-7"})
 
 
+@pytest.mark.parametrize("wrong", [None, "", "conv-1", [], {}, {"harness": "codex"}, {"harness": "a", "namespace": " ",
+                                                                                "nativeId": "c"}], ids=str)  # fmt: skip
+def test_a_conversation_of_a_record_is_whole_or_not_there(wrong: Any) -> None:
+    for holder in ("execution", "adapterExecution"):
+        clean = sanitize_record({holder: {"executionId": "exec-1", "conversation": wrong}})
+        assert clean[holder] == {"executionId": "exec-1"}
+
+
+def test_a_record_keeps_nothing_that_has_the_wrong_type() -> None:
+    record = {
+        "agent": {"agentId": 5},
+        "runnerRef": ["r"],
+        "phase": "flying",
+        "revision": "3",
+        "preparedAt": "some day",
+        "owner": {"generation": 1.5},
+        "terminal": {"outcome": "gone", "reason": "secret"},
+        "result": "secret",
+    }
+    assert sanitize_record(record) == {"agent": {}, "owner": {}, "terminal": {}}
+
+
 def test_a_transition_of_an_unknown_kind_keeps_its_place_only() -> None:
     row = {"kind": "teleport", "executionId": "exec-1", "eventId": "e", "expectedRevision": 3, "destination": "secret"}
     assert sanitize_transition(row) == {"executionId": "exec-1", "eventId": "e", "expectedRevision": 3}
