@@ -9,6 +9,8 @@ import json
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.worlds.codex import add_codex_family
+
 PRIVATE_MARKER = "ZZPRIVATEZZ"
 SECRET_MARKER = "ZZSECRETZZ"
 
@@ -23,7 +25,7 @@ class SourceMessage(NamedTuple):
     value: bytes | None
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     hours, rest = divmod(seconds, 3600)
     minutes, second = divmod(rest, 60)
     return f"2026-10-01T{int(hours):02d}:{int(minutes):02d}:{second:06.3f}Z"
@@ -41,18 +43,19 @@ class World:
         for number in range(runs):
             self._add_run(f"run-{seed}-{number}")
         self._add_resumed_history()
+        add_codex_family(self)
         if self.random.random() < 0.3:
             self._erase()
 
-    def _chance(self, probability: float) -> bool:
+    def chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
-    def _next(self, label: str) -> str:
+    def next_id(self, label: str) -> str:
         self._serial += 1
         return f"{label}-{self.seed}-{self._serial}"
 
-    def _publish(self, topic: str, key: str | None, value: Json | None) -> None:
-        data = None if value is None else json.dumps(value, ensure_ascii=self._chance(0.5)).encode()
+    def publish(self, topic: str, key: str | None, value: Json | None) -> None:
+        data = None if value is None else json.dumps(value, ensure_ascii=self.chance(0.5)).encode()
         self.messages.append(SourceMessage(topic, None if key is None else key.encode(), data))
 
     def _add_run(self, run_id: str) -> None:
@@ -62,9 +65,9 @@ class World:
         base: Json = {
             "id": run_id,
             "workflowName": self.random.choice(["doc-change", "fix bug", "größe"]),
-            "params": {"task": self._next(SECRET_MARKER)},
+            "params": {"task": self.next_id(SECRET_MARKER)},
             "status": "running",
-            "startedAt": _time(clock),
+            "startedAt": time_text(clock),
             "completedAt": None,
             "error": None,
         }
@@ -73,7 +76,7 @@ class World:
             state = {**base, "status": status, "revision": len(revisions) + 1}
             state |= {"stepResults": dict(steps), "activeSteps": active}
             if status in ("completed", "failed"):
-                state["completedAt"] = _time(clock)
+                state["completedAt"] = time_text(clock)
             if status == "failed":
                 state["error"] = f"step failed {PRIVATE_MARKER}"
             revisions.append(state)
@@ -92,7 +95,7 @@ class World:
         clock += 1
         snapshot(self.random.choice(["completed", "failed", "paused"]), {})
         for state in revisions:
-            if self._chance(0.8) or state is revisions[-1]:
+            if self.chance(0.8) or state is revisions[-1]:
                 self._publish_run(state)
         self._delete_sometimes(run_id, revisions[-1])
 
@@ -103,23 +106,23 @@ class World:
             value = {"before": None, "after": state, "op": "u", "source": {"lsn": self.random.randrange(100)}}
         if shape == "schema":
             value = {"schema": {"type": "struct"}, "payload": value}
-        self._publish("workflow-runs", state["id"], value)
+        self.publish("workflow-runs", state["id"], value)
 
     def _delete_sometimes(self, run_id: str, newest: Json) -> None:
         roll = self.random.random()
         if roll < 0.1:
-            self._publish("workflow-runs", run_id, {"before": newest, "after": None, "op": "d"})
+            self.publish("workflow-runs", run_id, {"before": newest, "after": None, "op": "d"})
         elif roll < 0.2:
-            self._publish("workflow-runs", run_id, None)
-            if self._chance(0.5):
+            self.publish("workflow-runs", run_id, None)
+            if self.chance(0.5):
                 self._publish_run({**newest, "revision": newest["revision"] + 1})
 
     def _instant_step(self, run_id: str, step: str, kind: str, clock: int, steps: dict[str, Json]) -> int:
         result: Json = {"stepId": step, "iteration": 0, "agentId": None, "signal": None}
-        result["completedAt"] = _time(clock + 5)
-        if self._chance(0.8):
+        result["completedAt"] = time_text(clock + 5)
+        if self.chance(0.8):
             result["operation"] = kind
-        attempt = self._attempt_id(run_id, step, 0, 0)
+        attempt = self.attempt_id(run_id, step, 0, 0)
         if kind == "assisted":
             self._human_gate(run_id, step, clock)
         if kind == "authorize":
@@ -136,16 +139,16 @@ class World:
                 result["data"] = {"titan.trace.gates": [gate], "secret": SECRET_MARKER}
             if place in ("record", "both"):
                 record = {"schema": "titan.trace/v1", "kind": "gate", "runId": run_id, "attemptId": attempt}
-                self._publish("gate-decisions", None, {**gate, **record, "at": _time(clock + 1)})
+                self.publish("gate-decisions", None, {**gate, **record, "at": time_text(clock + 1)})
             if place == "evidence":
-                evidence = {"v": 1, "kind": "policy", "at": _time(clock + 2), "traceId": run_id, "spanId": attempt}
-                self._publish("gate-decisions", None, {**gate, **evidence})
+                evidence = {"v": 1, "kind": "policy", "at": time_text(clock + 2), "traceId": run_id, "spanId": attempt}
+                self.publish("gate-decisions", None, {**gate, **evidence})
         if kind == "seed":
             result["data"] = {"titan.trace.artifacts": self._artifacts(), "note": SECRET_MARKER}
         steps[step] = result
         return clock + 6
 
-    def _attempt_id(self, run_id: str, step: str, iteration: int, attempt: int) -> str:
+    def attempt_id(self, run_id: str, step: str, iteration: int, attempt: int) -> str:
         from projections.ids import attempt_id  # noqa: PLC0415  (worlds name attempts as producers do)
 
         return attempt_id(run_id, step, iteration, attempt)
@@ -165,8 +168,8 @@ class World:
             {"artifactKind": "commit", "repo": repo, "sha": "abc1234"},
         ]
         for entry in found:
-            if self._chance(0.5):
-                entry["at"] = _time(self.random.randrange(3600))
+            if self.chance(0.5):
+                entry["at"] = time_text(self.random.randrange(3600))
         found[1]["state"] = self.random.choice(["open", "merged", None])
         return self.random.sample(found, self.random.randrange(1, len(found) + 1))
 
@@ -174,39 +177,39 @@ class World:
         gate: Json = {
             "id": f"{run_id}/{step}".replace(" ", "%20"),
             "prompt": f"Ship {SECRET_MARKER}?",
-            "createdAt": _time(clock),
+            "createdAt": time_text(clock),
             "status": "pending",
             "payload": None,
         }
         rows = [gate]
-        if self._chance(0.7):
+        if self.chance(0.7):
             closed = {**gate, "status": self.random.choice(["resolved", "cancelled", "expired"])}
-            closed |= {"resolvedAt": _time(clock + 3), "payload": {"decision": "approve", "reason": PRIVATE_MARKER}}
+            closed |= {"resolvedAt": time_text(clock + 3), "payload": {"decision": "approve", "reason": PRIVATE_MARKER}}
             closed["resolvedBy"] = {"class": self.random.choice(["owner-terminal", "worker"]), "id": "an owner"}
             rows.append(closed)
-            if self._chance(0.4):
-                late = {**closed, "status": "resolved", "resolvedAt": _time(clock + 4)}
+            if self.chance(0.4):
+                late = {**closed, "status": "resolved", "resolvedAt": time_text(clock + 4)}
                 rows.append({**late, "payload": {"signal": "rejected"}})
         for row in rows:
-            self._publish("gate-decisions", row["id"], row)
-        if self._chance(0.1):
-            self._publish("gate-decisions", gate["id"], None)
-        elif self._chance(0.1):
-            self._publish("gate-decisions", None, {"before": rows[-1], "after": None, "op": "d"})
+            self.publish("gate-decisions", row["id"], row)
+        if self.chance(0.1):
+            self.publish("gate-decisions", gate["id"], None)
+        elif self.chance(0.1):
+            self.publish("gate-decisions", None, {"before": rows[-1], "after": None, "op": "d"})
 
     def _dispatch(
         self, run_id: str, step: str, clock: int, steps: dict[str, Json], snapshot: Any, conversation: Json | None
     ) -> tuple[int, Json | None]:
         attempts = self.random.randrange(1, 3)
         for attempt in range(attempts):
-            execution = self._next("exec")
-            request = self._attempt_id(run_id, step, 0, attempt)
-            if conversation is None or self._chance(0.5):
-                conversation = {"harness": "claude-code", "namespace": "host a", "nativeId": self._next("c")}
+            execution = self.next_id("exec")
+            request = self.attempt_id(run_id, step, 0, attempt)
+            if conversation is None or self.chance(0.5):
+                conversation = {"harness": "claude-code", "namespace": "host a", "nativeId": self.next_id("c")}
             outcome = "succeeded" if attempt == attempts - 1 else "failed"
-            active = {"stepId": step, "iterKey": f"{step}:0", "attempt": attempt, "startedAt": _time(clock)}
+            active = {"stepId": step, "iterKey": f"{step}:0", "attempt": attempt, "startedAt": time_text(clock)}
             snapshot("running", {step: {"kind": "recoverable", **active, "prompt": SECRET_MARKER}})
-            self._ledger(execution, request, conversation, clock, outcome)
+            self.add_ledger(execution, request, conversation, clock, outcome)
             self._talk(conversation, clock)
             clock += self.random.randrange(20, 40)
         steps[f"{step}:0"] = {
@@ -215,12 +218,12 @@ class World:
             "operation": "dispatch",
             "agentId": "runner-9",
             "signal": "done",
-            "completedAt": _time(clock),
+            "completedAt": time_text(clock),
             "output": f"output {SECRET_MARKER}",
         }
         return clock, conversation
 
-    def _ledger(self, execution: str, request: str, conversation: Json, clock: int, outcome: str) -> None:
+    def add_ledger(self, execution: str, request: str, conversation: Json, clock: int, outcome: str) -> None:
         from projections.lifecycle.reducer import reduce_execution_transition  # noqa: PLC0415
 
         fence = {"supervisorId": "sup", "generation": 1}
@@ -238,10 +241,10 @@ class World:
                 "execution": {"executionId": execution, "prompt": SECRET_MARKER},
                 "agent": {"agentId": "agent-a"},
                 "harness": conversation["harness"],
-                "requestKey": request if self._chance(0.95) else "not-a-workflow",
+                "requestKey": request if self.chance(0.95) else "not-a-workflow",
                 "target": {"kind": "fresh", "namespace": conversation["namespace"]},
                 "owner": {**fence, "leaseUntil": "2026-10-02T00:00:00.000Z"},
-                "correlations": {"factory.task": self._next("task")},
+                "correlations": {"factory.task": self.next_id("task")},
             },
             {"kind": "begin_dispatch", "fence": fence},
             {"kind": "observe_running", "fence": fence, **running},
@@ -251,20 +254,20 @@ class World:
         record = None
         for revision, move in enumerate(moves[: self.random.randrange(2, 5)]):
             envelope = {"executionId": execution, "eventId": f"{execution}:{revision}", "expectedRevision": revision}
-            move |= {**envelope, "occurredAt": _time(clock + revision)}
+            move |= {**envelope, "occurredAt": time_text(clock + revision)}
             record = reduce_execution_transition(record, move)
             shape = self.random.choice(["transitions", "records", "both"]) if feed == "mixed" else feed
             row = {"transitions": move, "records": record, "both": {"transition": move, "record": record}}[shape]
-            self._publish("ledger-changes", execution, row)
-        if self._chance(0.05):
-            self._publish("ledger-changes", execution, None)
+            self.publish("ledger-changes", execution, row)
+        if self.chance(0.05):
+            self.publish("ledger-changes", execution, None)
 
     def _talk(self, conversation: Json, clock: int) -> None:
-        if self._chance(0.2):
+        if self.chance(0.2):
             self._observe(conversation, clock)
             return
         lines: list[Json] = []
-        agent = self._next("agent") if self._chance(0.3) else None
+        agent = self.next_id("agent") if self.chance(0.3) else None
         for turn in range(self.random.randrange(1, 3)):
             now = clock + turn * 5
             lines.append(self._line("user", now, {"content": f"do {SECRET_MARKER}"}, None))
@@ -276,17 +279,17 @@ class World:
         self._ship(conversation, source, lines)
 
     def _line(self, kind: str, now: float, message: Json, agent: str | None) -> Json:
-        line: Json = {"type": kind, "uuid": self._next("u"), "message": message}
-        if self._chance(0.9):
-            line["timestamp"] = _time(now)
+        line: Json = {"type": kind, "uuid": self.next_id("u"), "message": message}
+        if self.chance(0.9):
+            line["timestamp"] = time_text(now)
         if agent is not None:
             line |= {"isSidechain": True, "agentId": agent}
         return line
 
     def _response(self, now: float, agent: str | None) -> list[Json]:
-        message = {"id": self._next("msg"), "model": self.random.choice(["claude-sonnet-5", "claude-opus-5"])}
-        request = {"requestId": self._next("req")} if self._chance(0.7) else {}
-        tool = self._next("toolu")
+        message = {"id": self.next_id("msg"), "model": self.random.choice(["claude-sonnet-5", "claude-opus-5"])}
+        request = {"requestId": self.next_id("req")} if self.chance(0.7) else {}
+        tool = self.next_id("toolu")
         lines = []
         usage = {"input_tokens": self.random.randrange(100), "cache_read_input_tokens": 5}
         usage["cache_creation_input_tokens"] = 0
@@ -296,10 +299,10 @@ class World:
                 content = [{"type": "tool_use", "id": tool, "name": "Bash", "input": {"command": SECRET_MARKER}}]
             body = {**message, "content": content, "usage": {**usage, "output_tokens": part * 10}}
             lines.append({**self._line("assistant", now + part / 10, body, agent), **request})
-        if len(lines) > 1 and self._chance(0.8):
+        if len(lines) > 1 and self.chance(0.8):
             block: Json = {"type": "tool_result", "tool_use_id": tool, "content": SECRET_MARKER}
-            if self._chance(0.5):
-                block["is_error"] = self._chance(0.5)
+            if self.chance(0.5):
+                block["is_error"] = self.chance(0.5)
             lines.append(self._line("user", now + 0.5, {"content": [block]}, agent))
         return lines
 
@@ -310,7 +313,7 @@ class World:
             text = json.dumps(line)
             value = {"source": source, "byteOffset": offset, "line": text}
             self._transcripts.append(value)
-            self._publish("transcripts", source_id, value)
+            self.publish("transcripts", source_id, value)
             offset += len(text.encode()) + 1
 
     def _observe(self, conversation: Json, clock: int) -> None:
@@ -322,16 +325,16 @@ class World:
                 "id": {"sourceId": source_id, "byteOffset": index * 100, "subrecordIndex": 0},
                 "conversation": conversation,
                 "turn": turn,
-                "historyOrigin": None if self._chance(0.9) else {"copied": True},
-                "timestamp": _time(clock + index) if self._chance(0.8) else None,
+                "historyOrigin": None if self.chance(0.9) else {"copied": True},
+                "timestamp": time_text(clock + index) if self.chance(0.8) else None,
                 "evidence": {"line": {**line, "lineNumber": index, "nativeOrdinal": None}},
             }
             tokens = dict.fromkeys(("input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total"))
             tokens |= {"input": 10 * (index + 1), "output": self.random.choice([None, index])}
             measurement: Json = {"model": "m", "tokens": tokens, "source": "observed"}
             measurement["cost"] = self.random.choice([None, {"usd": 0.1 * index, "kind": "estimate"}])
-            if self._chance(0.5):
-                native = self._next("r")
+            if self.chance(0.5):
+                native = self.next_id("r")
                 measurement |= {"kind": "delta", "responseId": native}
                 response = {"conversation": conversation, "kind": "response", "nativeId": native}
             else:
@@ -344,10 +347,10 @@ class World:
                 }
                 response = None
             usage = {**base, "kind": "usage", "measurement": measurement, "response": response}
-            self._publish("transcripts", None, {"observation": usage})
+            self.publish("transcripts", None, {"observation": usage})
             call = {"conversation": conversation, "kind": "call", "nativeId": f"t-{index}"}
             tool = {**base, "id": {**base["id"], "subrecordIndex": 1}, "kind": "tool_call", "call": call}
-            self._publish(
+            self.publish(
                 "transcripts",
                 None,
                 {"observation": {**tool, "name": "Edit", "namespace": None, "input": SECRET_MARKER}},
@@ -356,33 +359,33 @@ class World:
                 **tool,
                 "id": {**base["id"], "subrecordIndex": 2},
                 "kind": "tool_result",
-                "isError": self._chance(0.5),
+                "isError": self.chance(0.5),
             }
-            self._publish("transcripts", None, {"observation": {**result, "output": SECRET_MARKER}})
+            self.publish("transcripts", None, {"observation": {**result, "output": SECRET_MARKER}})
 
     def _add_resumed_history(self) -> None:
         """Let a resumed conversation repeat the lines of an earlier one, its assistant lines with new times."""
-        if not self._transcripts or self._chance(0.4):
+        if not self._transcripts or self.chance(0.4):
             return
         source_id = self.random.choice(self._transcripts)["source"]["sourceId"]
         copied = [json.loads(row["line"]) for row in self._transcripts if row["source"]["sourceId"] == source_id]
         for line in copied:
             if line["type"] == "assistant" and "timestamp" in line:
-                line["timestamp"] = _time(50_000)
-        conversation = {"harness": "claude-code", "namespace": "host a", "nativeId": self._next("resumed")}
-        if self._chance(0.7):
-            request = self._attempt_id(f"run-{self.seed}-0", "draft0", 0, 0)
-            self._ledger(self._next("exec"), request, conversation, 49_000, "succeeded")
+                line["timestamp"] = time_text(50_000)
+        conversation = {"harness": "claude-code", "namespace": "host a", "nativeId": self.next_id("resumed")}
+        if self.chance(0.7):
+            request = self.attempt_id(f"run-{self.seed}-0", "draft0", 0, 0)
+            self.add_ledger(self.next_id("exec"), request, conversation, 49_000, "succeeded")
         self._ship(
             conversation, f"claude-code:host%20a:{conversation['nativeId']}", copied + self._response(50_001, None)
         )
 
     def _erase(self) -> None:
-        if self._chance(0.5):
-            self._publish("erasures", None, {"run": f"run-{self.seed}-0"})
+        if self.chance(0.5):
+            self.publish("erasures", None, {"run": f"run-{self.seed}-0"})
         elif self._transcripts:
             from projections.ids import conversation_ref  # noqa: PLC0415
 
-            self._publish(
+            self.publish(
                 "erasures", None, {"conversation": conversation_ref(self.random.choice(self._transcripts)["source"])}
             )
