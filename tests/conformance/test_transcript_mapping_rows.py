@@ -8,20 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from projections.formats import FORMATS, Format, ct_agents, harn
 from projections.ids import conversation_ref
 from tests.conformance.rows import Row, assert_rows, differs, load_rows
 from tests.projections.formats.bindings import binding
 from tests.worlds.cluster import Cluster, clean_pass
 from tests.worlds.world import SourceMessage
-
-
-@pytest.fixture(autouse=True)
-def formats_under_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "harn", Format(harn.read_line, harn.HarnAssembly))
-    monkeypatch.setitem(FORMATS, "ct-agents", Format(ct_agents.read_line, ct_agents.CtAgentsAssembly))
 
 
 def message(topic: str, value: Any) -> SourceMessage:

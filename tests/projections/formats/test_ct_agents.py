@@ -9,7 +9,7 @@ import pytest
 
 from projections.canonical import digest_of_json, digest_of_text, sha256_hex
 from projections.errors import ProjectionError
-from projections.formats import FORMATS, Format, ct_agents_reader
+from projections.formats import ct_agents_reader
 from projections.formats.assembly import Position
 from projections.formats.ct_agents import CtAgentsAssembly, read_line
 from projections.ids import ConversationIdentity
@@ -256,10 +256,7 @@ def messages_of(events: list[dict[str, Any]], *, one_file: bool) -> list[SourceM
 @pytest.mark.parametrize("attempts", [0, 1, 2])
 @pytest.mark.parametrize("one_file", [True, False])
 @pytest.mark.parametrize("seed", range(8))
-def test_any_schedule_gives_the_same_bytes(
-    seed: int, one_file: bool, attempts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(FORMATS, "ct-agents", Format(read_line, CtAgentsAssembly))
+def test_any_schedule_gives_the_same_bytes(seed: int, one_file: bool, attempts: int) -> None:
     messages = messages_of(random_events(Random(seed)), one_file=one_file)
     conversation = {"harness": "ct-agents", "namespace": "app-1", "nativeId": "sess_1"}
     for number in range(attempts):

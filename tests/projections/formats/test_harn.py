@@ -7,7 +7,6 @@ import pytest
 
 from projections.canonical import sha256_hex
 from projections.errors import ProjectionError
-from projections.formats import FORMATS, Format
 from projections.formats.assembly import Position
 from projections.formats.harn import HarnAssembly, read_line
 from projections.ids import ConversationIdentity
@@ -284,10 +283,7 @@ def lines_of_a_run() -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_order_with_repetitions_batches_and_crashes_gives_the_same_bytes(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(FORMATS, "harn", Format(read_line, HarnAssembly))
+def test_any_order_with_repetitions_batches_and_crashes_gives_the_same_bytes(seed: int) -> None:
     messages = messages_of(lines_of_a_run())
     clean = clean_pass(messages, unbound="standalone")
     assert random_pass(messages, seed, unbound="standalone").records == clean.records
@@ -296,8 +292,7 @@ def test_any_order_with_repetitions_batches_and_crashes_gives_the_same_bytes(
     assert b"ZZSECRETZZ" not in b"".join(clean.records.values())
 
 
-def test_a_broken_line_costs_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "harn", Format(read_line, HarnAssembly))
+def test_a_broken_line_costs_nothing_but_itself() -> None:
     cluster = clean_pass(messages_of(lines_of_a_run()), unbound="standalone")
     assert sorted(cluster.dead) == ["line_invalid_json", "line_too_deep"]
     kinds = [json.loads(record)["kind"] for record in cluster.records.values()]
