@@ -15,7 +15,7 @@ from projections.errors import ProjectionError
 from projections.fields import checked_time, native_text
 from projections.formats.assembly import Item, Items, Position, span_of
 from projections.formats.ct_agents_reader import parse_envelope, validate_event, validate_persisted_event
-from projections.ids import SHA256_PATTERN, ConversationIdentity, conversation_item_ref, conversation_ref
+from projections.ids import SHA256_PATTERN, ConversationIdentity, conversation_ref
 from projections.text import JS_SPACE, encode_component, is_blank, storable_text
 
 READS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -212,6 +212,7 @@ class CtAgentsAssembly(Items):
     def __init__(self, identity: ConversationIdentity) -> None:
         super().__init__(identity)
         self._ref = conversation_ref(identity)
+        self._scope = self._ref.removeprefix("conversation:")
         self._claimants: dict[tuple[str, Any], list[_Event]] = {}
         self._accepted: set[tuple[int, str, Position]] = set()
         self._opened: dict[tuple[str, str], _Event] = {}
@@ -221,8 +222,14 @@ class CtAgentsAssembly(Items):
     def add(self, position: Position, body: dict[str, Any]) -> None:
         """Take one event; the order does not matter."""
         event = _Event(body["seq"], body["id"], position, body)
+        is_contested = False
         for claim in event.claims():
-            self._claimants.setdefault(claim, []).append(event)
+            claimants = self._claimants.setdefault(claim, [])
+            claimants.append(event)
+            is_contested = is_contested or len(claimants) > 1
+        if not is_contested:
+            self._switch(event, is_accepted=True)
+            return
         taken: set[tuple[str, Any]] = set()
         for rival in self._rivals(event):
             # The lowest seq, then id, keeps its claims; an event that is dropped claims nothing.
@@ -279,12 +286,12 @@ class CtAgentsAssembly(Items):
     def call(self, event: _Event, closer: _Event | None) -> tuple[str, str, dict[str, Any]]:
         """Show a tool call; it is no error and no success until its closing event says so."""
         is_error = None if closer is None else closer.body["close"][1]
-        native_id = conversation_item_ref(self.identity, "call", event.id)
+        native_id = f"call:{self._scope}:{encode_component(event.id)}"
         return "call", native_id, self._call_fields("tool", event.body["call"], event, is_error=is_error)
 
     def output(self, event: _Event, _closer: _Event | None) -> tuple[str, str, dict[str, Any]]:
         """Show a model's answer; no event names the model."""
-        native_id = conversation_item_ref(self.identity, "response", event.id)
+        native_id = f"response:{self._scope}:{encode_component(event.id)}"
         return "call", native_id, self._call_fields("model", _OUTPUT_NAME, event, is_error=False)
 
     def _call_fields(self, kind: str, name: str, event: _Event, *, is_error: bool | None) -> dict[str, Any]:
@@ -294,7 +301,7 @@ class CtAgentsAssembly(Items):
             "name": name,
             "namespace": None,
             "conversation": self._ref,
-            **({} if turn is None else {"turn": conversation_item_ref(self.identity, "turn", turn)}),
+            **({} if turn is None else {"turn": f"turn:{self._scope}:{encode_component(turn)}"}),
             "isError": is_error,
             "span": span_of(event.position, event.body),
         }

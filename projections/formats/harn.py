@@ -25,8 +25,8 @@ from projections.formats.harn_contracts import (
     Record,
     check_versioned,
 )
-from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
-from projections.text import MAX_SAFE_INTEGER, is_blank, is_time, storable_text
+from projections.ids import ConversationIdentity, conversation_ref, cost_id
+from projections.text import MAX_SAFE_INTEGER, encode_component, is_blank, is_time, storable_text
 from projections.usage import count_of
 
 READS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -220,6 +220,7 @@ class HarnAssembly(Items):
     def __init__(self, identity: ConversationIdentity) -> None:
         super().__init__(identity)
         self._ref = conversation_ref(identity)
+        self._scope = self._ref.removeprefix("conversation:")
         self._calls: dict[str, _Call] = {}
         self._results: dict[str, Item] = {}
 
@@ -250,7 +251,7 @@ class HarnAssembly(Items):
         }
 
     def _open(self, source_id: str, row: dict[str, Any], at: str | None, fields: dict[str, Any]) -> _Call:
-        item = Item("call", conversation_item_ref(self.identity, "response", row["id"]), at, fields)
+        item = Item("call", f"response:{self._scope}:{encode_component(row['id'])}", at, fields)
         call = self._calls[row["id"]] = _Call(self.put(item, source_id))
         return call
 
@@ -312,9 +313,10 @@ class HarnAssembly(Items):
                 self.withdraw([held], withdrawn=False)
                 self._show(held, at, fields)
                 continue
-            # Ids of calls that were parsed from text repeat between responses; escaped, so that no two pairs are alike.
-            native_id = f"{call_id.translate(_ESCAPES)}#{tool_id}"
-            record_id = conversation_item_ref(self.identity, "call", native_id)
+            # Ids of calls that were parsed from text repeat between responses, so the native id is response#call; the
+            # response's is escaped, so that no two pairs are alike.
+            native_id = f"{encode_component(call_id.translate(_ESCAPES))}%23{encode_component(tool_id)}"
+            record_id = f"call:{self._scope}:{native_id}"
             call.tools[tool_id] = self._put(source_id, "call", record_id, at, fields)
 
     def _add_result(self, position: Position, body: dict[str, Any], at: str | None) -> None:

@@ -115,20 +115,24 @@ def shape_problems(value: Any, record: Record) -> Iterator[Problem]:
     if not isinstance(value, dict):
         yield Problem("root", expected="dict", got=type_name(value))
         return
+    wrong: list[Problem] = []
     for name, spec in record.fields.items():
-        if spec.required and name not in value:
-            yield Problem("root", missing=name)
-    for name, spec in record.fields.items():
-        if name not in value or _fits(value[name], spec):
-            continue
-        if spec.required:
-            yield Problem(name, expected=_label(spec.type), got=type_name(value[name]))
-        else:
-            yield Problem(name)
+        if name not in value:
+            if spec.required:
+                yield Problem("root", missing=name)
+        elif not _fits(value[name], spec):
+            got = type_name(value[name])
+            wrong.append(Problem(name, expected=_label(spec.type), got=got) if spec.required else Problem(name))
+    yield from wrong
 
 
 def _fits(value: Any, spec: Field) -> bool:
-    return (value is None and not spec.required) or _has_type(value, spec.type)
+    if value is None and not spec.required:
+        return True
+    expected = spec.type
+    if isinstance(expected, Scalar):
+        return not expected.names or type_name(value) in expected.names
+    return _has_type(value, expected)
 
 
 def _has_type(value: Any, expected: Scalar | ListOf | Record) -> bool:
