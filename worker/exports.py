@@ -11,6 +11,7 @@ from projections.canonical import digest_of_json, encode_record
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.privacy import Policy, redact, redact_id
+from projections.records import RECORD_KINDS
 from worker.kafka import Message
 from worker.settings import KEY_BYTES_RECOMMENDED, ExportSettings
 from worker.sink import Upsert
@@ -107,6 +108,8 @@ def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:
 
     Raises ``ProjectionError`` for what is no record under its own id: nothing says which of its fields may leave.
     """
+    if item.kind not in RECORD_KINDS:
+        raise ProjectionError("unknown_kind")
     if item.record is None:
         return Upsert(item.kind, _id_that_leaves(policy, item), item.generation, item.offset, None, None)
     record = decode_json(item.record)

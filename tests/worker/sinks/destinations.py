@@ -1,0 +1,202 @@
+"""Every destination as the contract test sees it: a URL to open, and what it holds when everything is closed."""
+
+import asyncio
+import json
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+
+from projections.decode import decode_json
+from worker.sink import RecordKey, Sink, Upsert, open_sink
+from worker.sink_columns import COLUMNS
+from worker.sinks.memory import StdoutSink, memory_store
+
+POLICY = "policy-a"
+REPOSITORY = Path(__file__).resolve().parents[3]
+DOC_RUN: list[dict[str, Any]] = [
+    json.loads(line)["record"]
+    for line in (REPOSITORY / "fixtures/conformance/titan/doc_run.jsonl").read_text(encoding="utf-8").splitlines()
+]
+
+
+class Destination:
+    """One destination, in a directory of its own."""
+
+    is_kept_between_opens: ClassVar[bool] = True
+    """Whether a second sink with the same URL finds what the first one wrote."""
+    is_file: ClassVar[bool] = False
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def url(self) -> str:
+        raise NotImplementedError
+
+    def records(self) -> dict[RecordKey, bytes]:
+        """Bytes of the living records after the sink was closed."""
+        raise NotImplementedError
+
+    def run(self, work: Callable[[Sink], Any]) -> dict[RecordKey, bytes]:
+        """Open a sink, let a coroutine function use it, close it, and give what the destination then holds."""
+
+        async def use() -> None:
+            sink = open_sink(self.url, POLICY)
+            await sink.open()
+            try:
+                await work(sink)
+            finally:
+                await sink.close()
+
+        asyncio.run(use())
+        return self.records()
+
+    def write(self, *batches: Sequence[Upsert]) -> dict[RecordKey, bytes]:
+        """Write batches through one sink."""
+
+        async def write_all(sink: Sink) -> None:
+            for batch in batches:
+                await sink.write(batch)
+
+        return self.run(write_all)
+
+
+class DuckDBDestination(Destination):
+    is_file = True
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "traces.duckdb"
+
+    @property
+    def url(self) -> str:
+        return f"duckdb:{self.path}"
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with duckdb.connect(str(self.path), read_only=True) as connection:
+            return connection.execute(sql).fetchall()
+
+    def row(self, sql: str) -> dict[str, Any]:
+        with duckdb.connect(str(self.path), read_only=True) as connection:
+            cursor = connection.execute(sql)
+            assert cursor.description is not None
+            (values,) = cursor.fetchall()
+            return dict(zip([name for name, *_ in cursor.description], values, strict=True))
+
+    def records(self) -> dict[RecordKey, bytes]:
+        return {
+            (kind, record_id): record.encode()
+            for kind in COLUMNS
+            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # noqa: S608
+        }
+
+
+class JsonlDestination(Destination):
+    is_file = True
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "traces.jsonl"
+
+    @property
+    def state_path(self) -> Path:
+        return self.directory / "traces.jsonl.state"
+
+    @property
+    def url(self) -> str:
+        return f"jsonl:{self.path}"
+
+    def records(self) -> dict[RecordKey, bytes]:
+        return by_key(self.path.read_bytes())
+
+
+class MemoryDestination(Destination):
+    @property
+    def url(self) -> str:
+        return f"memory:{self.directory}"
+
+    def records(self) -> dict[RecordKey, bytes]:
+        return by_key(b"".join(line + b"\n" for line in memory_store(str(self.directory)).records()))
+
+
+class StdoutDestination(Destination):
+    is_kept_between_opens = False
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._printed = b""
+
+    @property
+    def url(self) -> str:
+        return "stdout:"
+
+    def records(self) -> dict[RecordKey, bytes]:
+        return by_key(self._printed)
+
+    def run(self, work: Callable[[Sink], Any]) -> dict[RecordKey, bytes]:
+        async def use() -> None:
+            sink = open_sink(self.url, POLICY)
+            assert isinstance(sink, StdoutSink)
+            await sink.open()
+            await work(sink)
+            # What `close` prints; that it prints it is a test of its own.
+            self._printed = b"".join(line + b"\n" for line in sink.store.records())
+
+        asyncio.run(use())
+        return self.records()
+
+
+DESTINATIONS: dict[str, type[Destination]] = {
+    "duckdb": DuckDBDestination,
+    "jsonl": JsonlDestination,
+    "memory": MemoryDestination,
+    "stdout": StdoutDestination,
+}
+
+
+def by_key(lines: bytes) -> dict[RecordKey, bytes]:
+    """Records by kind and id; an id that stands twice is a failure."""
+    records = {}
+    for line in lines.split(b"\n")[:-1]:
+        record = decode_json(line)
+        key = record["kind"], record["id"]
+        assert key not in records, "one line per record"
+        records[key] = line
+    return records
+
+
+def upsert(record: dict[str, Any], offset: int, *, generation: int = 1, json_bytes: bytes | None = None) -> Upsert:
+    data = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode() if json_bytes is None else json_bytes
+    return Upsert(record["kind"], record["id"], generation, offset, record, data)
+
+
+def deletion(record: dict[str, Any], offset: int, *, generation: int = 1) -> Upsert:
+    return Upsert(record["kind"], record["id"], generation, offset, None, None)
+
+
+def run_record(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "schema": "titan.trace/v1",
+        "kind": "run",
+        "id": name,
+        "runId": name,
+        "at": "2026-09-28T10:00:00.000Z",
+        "workflowName": "doc-change",
+        "status": "running",
+        **fields,
+    }
+
+
+@contextmanager
+def full_disk(bytes_max: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes: writing further fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
