@@ -35,10 +35,13 @@ format: setup  ## rewrite the code as `lint` wants it
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --custom-compile-command "make lock"
+
 lock:  ## pin what pyproject.toml asks for; UPGRADE=1 takes the newest versions
-	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-		--quiet --output-file requirements.lock
+	$(LOCK) pyproject.toml --all-extras --group dev $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(LOCK) pyproject.toml --extra postgresql --constraint requirements.lock --output-file deploy/runtime.lock
+	$(LOCK) --group build --constraint requirements.lock --output-file deploy/build.lock
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
