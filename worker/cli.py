@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed or with dead letters, 2 wrong usage or wrong settin
 """
 
 import importlib.metadata
+import logging
 import os
 import sys
 import traceback
@@ -99,7 +100,11 @@ def cli(context: click.Context, config: Path | None, *, debug: bool) -> None:
 @cli.command("version")
 def version_command() -> None:
     """Print the version."""
-    click.echo(f"{PROGRAM} {importlib.metadata.version(PROGRAM)}")
+    try:
+        version = importlib.metadata.version(PROGRAM)
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed: run from its source)"
+    click.echo(f"{PROGRAM} {version}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -110,6 +115,9 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code."""
     debug = "--debug" in arguments
+    if not debug:
+        # Without logging set up, Python would print the client's complaints beside our own line. The worker sets it up.
+        logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
         result = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -14,8 +14,6 @@ from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
 from worker.settings import ExportSettings, Settings
 from worker.source_files import SourceFile, SourceFileError, find_source_files
 
-HARNESSES = ("claude-code", "codex", "harn", "ct-agents", "robota")
-
 
 def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say that paths are native transcript files."""
@@ -26,9 +24,7 @@ def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Conversation of the one transcript file, where the file does not name it.",
         ),
         click.option("--namespace", metavar="NAME", help="Namespace (corpus, host, account) of the transcript files."),
-        click.option(
-            "--harness", type=click.Choice(HARNESSES), help="PATHs are native transcript files of this harness."
-        ),
+        click.option("--harness", metavar="NAME", help="PATHs are native transcript files, of claude-code or another."),
     ):
         command = option(command)
     return command
@@ -40,10 +36,21 @@ def source_files_or_fail(
     """Find the files to read, and turn what is wrong into one line."""
     if harness is None and (namespace is not None or native_id is not None):
         raise click.UsageError("--namespace and --native-id go with --harness")
+    if harness is not None:
+        _check_harness(harness)
     try:
         return find_source_files(paths, settings, harness=harness, namespace=namespace, native_id=native_id)
     except SourceFileError as error:
         raise CommandFailed(str(error), EXIT_USAGE if error.usage else EXIT_FAILED) from error
+
+
+def _check_harness(harness: str) -> None:
+    from projections.formats import FORMATS  # noqa: PLC0415  (late, like every heavy import of a command)
+
+    # Observations are no file format: they come on the topic, already read.
+    known = sorted(name for name in FORMATS if name != "observation")
+    if harness not in known:
+        raise click.UsageError(f"no transcripts of harness {harness} can be read; there are: {', '.join(known)}")
 
 
 @click.command(

@@ -7,7 +7,7 @@ import click
 from worker.cli import CommandFailed, Invocation
 from worker.settings import Settings
 
-_WORKER_HELP = """Run the worker: all roles, or those given.
+WORKER_HELP = """Run the worker: all roles, or those given.
 
     Every role is one consumer group, so any number of workers may run side by side. A worker stops on Ctrl-C or SIGTERM
     after finishing what it holds.
@@ -32,7 +32,7 @@ def _run_worker(invocation: Invocation, roles: tuple[str, ...]) -> int:
     return run_worker(settings)
 
 
-@click.command("worker", help=_WORKER_HELP, epilog=_WORKER_EPILOG)
+@click.command("worker", help=WORKER_HELP, epilog=_WORKER_EPILOG)
 @_role_option
 @click.pass_obj
 def worker_command(invocation: Invocation, roles: tuple[str, ...]) -> int:
@@ -40,7 +40,9 @@ def worker_command(invocation: Invocation, roles: tuple[str, ...]) -> int:
     return _run_worker(invocation, roles)
 
 
-@click.command("start", help=_WORKER_HELP, short_help="Run the worker (another name for `worker`).")
+@click.command(
+    "start", help=WORKER_HELP, short_help="Run the worker (another name for `worker`).", epilog=_WORKER_EPILOG
+)
 @_role_option
 @click.pass_obj
 def start_command(invocation: Invocation, roles: tuple[str, ...]) -> int:
