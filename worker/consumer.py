@@ -248,7 +248,7 @@ class BatchConsumer(Service):
                 await slot.lane.commit(consumer, positions)
             except (CommitFailedError, IllegalStateError) as error:
                 raise PartitionLostError(type(error).__name__) from None
-            except (PartitionLostError, StopWorkerError):
+            except (PartitionLostError, SpoiltLaneError, StopWorkerError):
                 raise
             except Exception as error:  # noqa: BLE001  (whatever a sink raises, the batch must not be lost)
                 await self._pause(consumer, slot, error)
@@ -311,7 +311,7 @@ class BatchConsumer(Service):
                 positions = await slot.lane.open(consumer)
             except (CommitFailedError, IllegalStateError) as error:
                 raise PartitionLostError(type(error).__name__) from None
-            except (PartitionLostError, StopWorkerError):
+            except (PartitionLostError, SpoiltLaneError, StopWorkerError):
                 raise
             except Exception as error:  # noqa: BLE001  (a sink or a broker that is away comes back)
                 await self._pause(consumer, slot, error)

@@ -67,11 +67,16 @@ class PartitionLostError(Exception):
 class Message(Protocol):
     """What the roles read of a consumed message: raw bytes and where they came from."""
 
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[Header]: ...
 
 
 class GroupConsumer(Protocol):
