@@ -1,8 +1,8 @@
 """One local DuckDB file: a table per record kind, the record beside its typed columns, and views to start from.
 
 Rules for editing: the file is attached for one write and let go of, because DuckDB lets no second process open a file
-that is held. What a write did is durable once it has been checkpointed into the file; there is no write-ahead log, so
-no second file that would need the same care. A change of columns or views needs a new ``SCHEMA_VERSION``.
+that is held. What a write did is durable once it has been checkpointed into the file; no record goes into a write-ahead
+log, which would be a second file that everybody may read. A change of columns or views is a new ``SCHEMA_VERSION``.
 """
 
 import asyncio
