@@ -4,16 +4,21 @@ Rules for editing this module: a field becomes a fact only if ``READS`` names it
 content, and so is the rest of the session. What needs another entry is decided in the assembly (spec: transcripts 4.8).
 """
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 from projections.canonical import digest_of_json, sha256_hex
 from projections.errors import ProjectionError
 from projections.fields import native_text, whole_number
+from projections.formats.robota_session import entry_id, history_of, session_id_of
 from projections.formats.robota_time import iso_text, read_date_ms
 from projections.formats.robota_trace import is_span_id, is_trace_id
 from projections.formats.robota_usage import decode_usage_observation, decode_usage_snapshot
-from projections.text import is_blank, is_time, storable_text
+from projections.text import encode_component, is_blank, is_time, storable_text
 
 READS: Final[Mapping[str, tuple[str, ...]]] = {
     "provider-call-trace": (
@@ -37,6 +42,44 @@ _ENTRY_FIELDS: Final = ("id", "timestamp", "type", "data")
 _IS_ERROR: Final = {"success": False, "failure": True}
 
 
+class HistoryLine(NamedTuple):
+    """One entry of a session's history as a transcript line, to be sent with byte offset 0."""
+
+    source_id: str
+    ordinal: int
+    line: bytes
+
+
+def history_lines(record: Mapping[str, Any], namespace: str) -> list[HistoryLine]:
+    """Split a session record (the JSON file of a session) into the lines that `read_line` reads.
+
+    A session's file is written anew with every change, so an entry has no lasting place in it: its source is the entry
+    itself, ``robota:<namespace>:<session>#<entry id>`` with encoded parts (an id that comes again gets its occurrence,
+    ``#2``), and its line its compact JSON. Raises ``invalid_field`` for a record that cannot be read and
+    ``lone_surrogate`` for an id that cannot be encoded.
+    """
+    session = f"robota:{encode_component(namespace)}:{encode_component(session_id_of(record))}"
+    seen: Counter[str] = Counter()
+    lines = []
+    for ordinal, entry in enumerate(history_of(record)):
+        if not entry:
+            continue
+        native_id = entry_id(entry)
+        seen[native_id] += 1
+        occurrence = f"#{seen[native_id]}" if seen[native_id] > 1 else ""
+        source_id = f"{session}#{encode_component(native_id)}{occurrence}"
+        lines.append(HistoryLine(source_id, ordinal, _compact_json(entry)))
+    return lines
+
+
+def _compact_json(entry: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(entry)
+    except TypeError:
+        # A lone surrogate has no UTF-8; as an escape it stays inside its own field.
+        return json.dumps(entry, separators=(",", ":")).encode()
+
+
 def read_line(value: Any, line: bytes, ordinal: int | None = None) -> dict[str, Any] | str:
     """Read one parsed history entry; gives a line fact's body, or the reason why it says nothing to a trace.
 
@@ -47,19 +90,19 @@ def read_line(value: Any, line: bytes, ordinal: int | None = None) -> dict[str, 
     """
     if not isinstance(value, Mapping):
         raise ProjectionError("not_an_object", "line")
-    entry_id, timestamp, kind, data = (value.get(name) for name in _ENTRY_FIELDS)
+    native_id, timestamp, kind, data = (value.get(name) for name in _ENTRY_FIELDS)
     read = _READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
         return "no_trace_line"
     if not isinstance(data, Mapping):
         return "unreadable_entry"
-    found = read(data, entry_id)
+    found = read(data, native_id)
     if isinstance(found, str):
         return found
     return {"len": len(line), "sha": sha256_hex(line), "at": _read_time(timestamp), "ordinal": ordinal, **found}
 
 
-def _read_call(data: Mapping[str, Any], _entry_id: Any) -> dict[str, Any] | str:
+def _read_call(data: Mapping[str, Any], _native_id: Any) -> dict[str, Any] | str:
     # Without a disposition the entry is older than the field; any other word for it than this was no request.
     if data.get("disposition", "invoked") != "invoked":
         return "not_invoked"
@@ -75,7 +118,7 @@ def _read_call(data: Mapping[str, Any], _entry_id: Any) -> dict[str, Any] | str:
     return {"call": call}
 
 
-def _read_tool(data: Mapping[str, Any], _entry_id: Any) -> dict[str, Any] | str:
+def _read_tool(data: Mapping[str, Any], _native_id: Any) -> dict[str, Any] | str:
     return {"tool": _read_span(data) | {"span": native_text(data.get("spanId"), "line.data.spanId")}}
 
 
@@ -89,14 +132,14 @@ def _read_span(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_op(data: Mapping[str, Any], _entry_id: Any) -> dict[str, Any] | str:
+def _read_op(data: Mapping[str, Any], _native_id: Any) -> dict[str, Any] | str:
     op = _name(data.get("op"))
     if op is None:
         return "unreadable_entry"
     return {"op": {"id": native_text(data.get("spanId"), "line.data.spanId"), "name": op}}
 
 
-def _read_observation(data: Mapping[str, Any], _entry_id: Any) -> dict[str, Any] | str:
+def _read_observation(data: Mapping[str, Any], _native_id: Any) -> dict[str, Any] | str:
     observation = decode_usage_observation(data)
     if observation is None:
         return "unreadable_entry"
@@ -116,12 +159,12 @@ def _read_observation(data: Mapping[str, Any], _entry_id: Any) -> dict[str, Any]
     return {"observation": found}
 
 
-def _read_summary(data: Mapping[str, Any], entry_id: Any) -> dict[str, Any] | str:
+def _read_summary(data: Mapping[str, Any], native_id: Any) -> dict[str, Any] | str:
     usage = decode_usage_snapshot(data)
     if usage is None:
         return "unreadable_entry"
     consulted = usage.get("source", {}).get("scope") == "tool"
-    return {"summary": {"id": native_text(entry_id, "line.id"), "usage": _read_usage(usage), "consulted": consulted}}
+    return {"summary": {"id": native_text(native_id, "line.id"), "usage": _read_usage(usage), "consulted": consulted}}
 
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], dict[str, Any] | str]]] = {

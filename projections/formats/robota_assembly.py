@@ -8,7 +8,7 @@ make one record, the first of the history makes it.
 from bisect import bisect_left, bisect_right, insort
 from typing import Any, Final
 
-from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of
+from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of, storable_measurement
 from projections.formats.robota_session import nearest_index
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.times import time_key
@@ -25,13 +25,14 @@ _NO_TOOL_NAME: Final = "tool_body"
 class _Entry:
     """One entry that makes an item, and what of it the item's fields depend on."""
 
-    __slots__ = ("claim", "item", "order", "trace")
+    __slots__ = ("at", "claim", "item", "order", "trace")
 
     def __init__(self, order: Order, item: Item) -> None:
         self.order = order
         self.item = item
         self.trace: str | None = None
         self.claim = ""
+        self.at: str | None = None
 
 
 class _Usage:
@@ -60,7 +61,7 @@ class RobotaAssembly(Items):
         self._ref = conversation_ref(identity)
         self._entries: dict[str, _Entry] = {}
         self._marks: dict[int, set[str]] = {}
-        self._claimed: dict[str, list[Item]] = {}
+        self._claimed: dict[str, list[_Entry]] = {}
         self._turns: dict[str, tuple[Order, str]] = {}
         self._called: dict[str, list[_Entry]] = {}
         self._bodies: set[str] = set()
@@ -86,8 +87,8 @@ class RobotaAssembly(Items):
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Keep or give up what a fork copied: the earliest entry time wins, then the smaller conversation ref."""
         winner = min(claims, key=lambda ref: (time_key(claims[ref][0]), ref))
-        for item in self._claimed.get(meeting, ()):
-            self._mark(item, "copied", is_set=winner != self._ref)
+        for entry in self._claimed.get(meeting, ()):
+            self._mark(entry.item, "copied", is_set=winner != self._ref)
 
     def _add_call(self, order: Order, body: dict[str, Any], at: str | None) -> None:
         call = body["call"]
@@ -103,7 +104,7 @@ class RobotaAssembly(Items):
         entry = self._make(order, Item("call", record_id, call["start"] or at, fields))
         if entry is not None:
             self._trace_call(entry, call["trace"])
-            self._claim(entry, call["trace"] or "call", call["span"] or call["id"], body)
+            self._claim(entry, call["trace"] or "call", call["span"] or call["id"], body["at"])
 
     def _add_tool(self, order: Order, body: dict[str, Any], at: str | None) -> None:
         tool = body["tool"]
@@ -112,7 +113,7 @@ class RobotaAssembly(Items):
         entry = self._make(order, Item("call", record_id, tool["start"] or at, fields))
         if entry is not None:
             self._trace_call(entry, tool["trace"])
-            self._claim(entry, tool["trace"] or "tool", tool["span"], body)
+            self._claim(entry, tool["trace"] or "tool", tool["span"], body["at"])
         if tool["trace"] is not None and tool["trace"] not in self._bodies:
             self._bodies.add(tool["trace"])
             for observation in self._observed.get(tool["trace"], ()):
@@ -130,7 +131,7 @@ class RobotaAssembly(Items):
             self._ops.remove(held)
         insort(self._ops, entry, key=_order_of)
         # An operation's id may be counted per session; only a copied entry is the same to the byte.
-        self._claim(entry, "op", f"{op['id']}:{body['sha']}", body)
+        self._claim(entry, "op", f"{op['id']}:{body['sha']}", body["at"])
         end = bisect_right(self._ends, entry.order, key=_order_of)
         if end < len(self._ends):
             self._review(self._ends[end])
@@ -191,12 +192,13 @@ class RobotaAssembly(Items):
             "source": f"robota.usage_{epoch}",
         }
         item = Item("cost", cost_id(self.identity, measurement), at, {"conversation": self._ref})
-        add_report(item, Report(0, order[1], at, measurement, span_of(order[1], body)))
+        add_report(item, Report(0, order[1], at, storable_measurement(measurement), span_of(order[1], body)))
         entry = self._make(order, item)
         if entry is None:
             return self._entries[item.native_id].item
         # An observation's id is minted; a summary has only its entry's, which is surely copied when the bytes are.
-        self._claim(entry, epoch, scope_id if epoch == "observation" else f"{scope_id}:{body['sha']}", body)
+        native_id = scope_id if epoch == "observation" else f"{scope_id}:{body['sha']}"
+        self._claim(entry, epoch, native_id, body["at"])
         return entry.item
 
     def _make(self, order: Order, made: Item) -> _Entry | None:
@@ -219,21 +221,24 @@ class RobotaAssembly(Items):
     def _leave(self, held: _Entry) -> None:
         if held.trace is not None:
             self._called[held.trace].remove(held)
-        self._claimed[held.claim].remove(held.item)
+        self._claimed[held.claim].remove(held)
         self._mark(held.item, "copied", is_set=False)
-        if not self._claimed[held.claim]:
-            # Withdrawn, for others may hold the same.
-            self.claims[held.claim] = None
-            self.new_claims.add(held.claim)
+        self._say_claim(held.claim)
 
-    def _claim(self, entry: _Entry, scope: str, native_id: str, body: dict[str, Any]) -> None:
+    def _claim(self, entry: _Entry, scope: str, native_id: str, at: str | None) -> None:
         """Claim what a fork of the session would copy, with the time of the entry."""
         entry.claim = conversation_item_ref(self.identity._replace(native_id=scope), "item", native_id)
-        self._claimed.setdefault(entry.claim, []).append(entry.item)
-        held = self.claims.get(entry.claim)
-        if held is None or time_key(body["at"]) < time_key(held[0]):
-            self.claims[entry.claim] = [body["at"]]
-            self.new_claims.add(entry.claim)
+        entry.at = at
+        self._claimed.setdefault(entry.claim, []).append(entry)
+        self._say_claim(entry.claim)
+
+    def _say_claim(self, claim: str) -> None:
+        """Hold a claim as long as something would be shown for it: what is told otherwise is left to the others."""
+        times = [entry.at for entry in self._claimed[claim] if "told_again" not in self._marks.get(entry.item.rank, ())]
+        held = [min(times, key=time_key)] if times else None
+        if self.claims.get(claim) != held:
+            self.claims[claim] = held
+            self.new_claims.add(claim)
 
     def _trace_call(self, entry: _Entry, trace: str | None) -> None:
         """Give a call the turn whose prompt it was traced under."""
@@ -292,6 +297,7 @@ class RobotaAssembly(Items):
         for usage in same:
             if usage.item is not None:
                 self._mark(usage.item, "told_again", is_set=id(usage.item) in hidden)
+                self._say_claim(self._entries[usage.item.native_id].claim)
 
     def _review_turn(self, observation: _Usage) -> None:
         self._review(observation)

@@ -3,18 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from projections.formats import FORMATS, Format, robota
-from projections.formats.robota_assembly import RobotaAssembly
 from tests.conformance.rows import Row, assert_rows, load_rows
-from tests.conformance.test_transcript_mapping_rows import binding, check, message, named
+from tests.conformance.test_transcript_mapping_rows import check, message, named
+from tests.projections.formats.bindings import binding
 from tests.worlds.world import SourceMessage
-
-
-@pytest.fixture(autouse=True)
-def _robota_is_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "robota", Format(robota.read_line, RobotaAssembly))
 
 
 def robota_messages(row: Row) -> list[SourceMessage]:
@@ -33,7 +25,7 @@ def robota_messages(row: Row) -> list[SourceMessage]:
         )
         for ordinal, text in enumerate(given["messages"])
     ]
-    return [binding(row, conversation), *entries]
+    return [binding(conversation, given["attemptId"]), *entries]
 
 
 def test_robota_histories_give_the_records_of_each_row(vectors: Path) -> None:

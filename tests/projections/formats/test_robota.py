@@ -94,6 +94,10 @@ def shown(assembly: RobotaAssembly) -> dict[str, Any]:
     return {item.native_id: {"at": item.at, **item.fields} for item in assembly.items if not item.withdrawn}
 
 
+def claimed(assembly: RobotaAssembly) -> dict[str, Any]:
+    return {meeting: claim for meeting, claim in assembly.claims.items() if claim is not None}
+
+
 def names(history: Iterable[Entry]) -> set[str]:
     return {native_id.removeprefix("cost:conversation:") for native_id in shown(assemble(facts_of(history)))}
 
@@ -122,8 +126,7 @@ def test_a_history_gives_the_same_records_in_whatever_order_its_entries_come(his
     facts = facts_of(history)
     in_order, shuffled = assemble(facts), assemble(random.sample(facts, len(facts)))
     assert shown(shuffled) == shown(in_order)
-    held = {meeting: claim for meeting, claim in shuffled.claims.items() if claim is not None}
-    assert held == in_order.claims
+    assert claimed(shuffled) == claimed(in_order)
 
 
 @given(HISTORIES)
@@ -231,6 +234,16 @@ def test_what_a_fork_copied_counts_in_one_of_both_sessions() -> None:
     for meeting in shared:
         other.answer(meeting, {"conversation:robota:host:session-2": other.claims[meeting]})
     assert len(shown(other)) == len(shown(one)) + 1
+
+
+def test_a_summary_that_an_observation_tells_again_is_left_to_the_other_sessions() -> None:
+    assembly = assemble(facts_of([summary("s", 5)]))
+    (claim,) = claimed(assembly)
+    late = Position("robota:host:session-1#o", 0, 0), read_line(observation("o", "t", 5), b"line", 1)
+    assert isinstance(late[1], dict)
+    assembly.add(late[0], late[1])
+    assert assembly.claims[claim] is None
+    assert claim in assembly.new_claims
 
 
 @pytest.mark.parametrize(
