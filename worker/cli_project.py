@@ -12,7 +12,7 @@ import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
 from worker.settings import ExportSettings, Settings
-from worker.source_files import SourceFile, SourceFileError, find_source_files
+from worker.source_files import PassedOver, SourceFile, SourceFileError, find_source_files
 
 
 def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def source_files_or_fail(
     paths: tuple[Path, ...], settings: Settings, harness: str | None, namespace: str | None, native_id: str | None
-) -> tuple[list[SourceFile], list[Path]]:
+) -> tuple[list[SourceFile], list[PassedOver]]:
     """Find the files to read, and turn what is wrong into one line."""
     if harness is None and (namespace is not None or native_id is not None):
         raise click.UsageError("--namespace and --native-id go with --harness")
@@ -117,8 +117,8 @@ def project_command(  # noqa: PLR0913  (one argument per option)
         raise CommandFailed(str(error)) from error
     except TargetError as error:
         raise CommandFailed(str(error), EXIT_USAGE if error.usage else EXIT_FAILED) from error
-    for path in passed_over:
-        click.echo(f"passed over   {path}: not named after a topic", err=True)
+    for path, reason in passed_over:
+        click.echo(f"passed over   {path}: {reason}", err=True)
     for line in summary_lines(tally):
         click.echo(line, err=True)
     return EXIT_FAILED if tally.dead_letter_count else 0

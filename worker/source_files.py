@@ -92,6 +92,13 @@ def read_lines(stream: IO[bytes], line_bytes_max: int) -> Iterator[RawLine]:
         byte_offset += size
 
 
+class PassedOver(NamedTuple):
+    """A file of a directory that is not read, and why."""
+
+    path: Path
+    reason: str
+
+
 def find_source_files(
     paths: Iterable[Path],
     settings: Settings,
@@ -99,70 +106,86 @@ def find_source_files(
     harness: str | None,
     namespace: str | None,
     native_id: str | None = None,
-) -> tuple[list[SourceFile], list[Path]]:
-    """Expand paths to the files to read, and list the `.jsonl` files of directories that belong to no source.
+) -> tuple[list[SourceFile], list[PassedOver]]:
+    """Expand paths to the files to read, and list the `.jsonl` files of directories that are not.
 
     With `harness` every file is a native transcript of it; otherwise a file is named after its topic or source.
     Raises SourceFileError for a path that is missing, unreadable or holds nothing to read.
     """
-    names = {name: name for name in SOURCES} | {topic: source for source, topic in settings.source_topics.items()}
-    files: list[SourceFile] = []
-    passed_over: list[Path] = []
-    for path in paths:
-        found = _candidates(path, recursive=harness is not None)
-        count_before = len(files)
-        for candidate in found:
-            source = names.get(candidate.name.removesuffix(".jsonl")) if harness is None else "transcripts"
-            if source is None:
-                passed_over.append(candidate)
-                continue
-            files.append(SourceFile(candidate, source, len(files), None, _size(candidate)))
-        if len(files) == count_before:
-            raise SourceFileError(_nothing_in(path, names), usage=True)
     if harness is None:
-        order = list(SOURCES)
-        files.sort(key=lambda file: order.index(file.source))
-        return files, passed_over
+        return _find_topic_files(paths, settings)
     if namespace is None:
         raise SourceFileError("transcript files need --namespace beside --harness", usage=True)
-    if native_id is not None and len(files) != 1:
-        raise SourceFileError(f"--native-id names one conversation, and there are {len(files)} files", usage=True)
-    return [_with_transcript(file, harness, namespace, native_id) for file in files], passed_over
+    return _find_transcript_files(paths, harness, namespace, native_id)
 
 
-def _candidates(path: Path, *, recursive: bool) -> list[Path]:
+def _find_topic_files(paths: Iterable[Path], settings: Settings) -> tuple[list[SourceFile], list[PassedOver]]:
+    names = {name: name for name in SOURCES} | {topic: source for source, topic in settings.source_topics.items()}
+    files: list[SourceFile] = []
+    passed_over: list[PassedOver] = []
+    for path in paths:
+        count_before = len(files)
+        for candidate in _candidates(path, "*.jsonl"):
+            source = names.get(candidate.name.removesuffix(".jsonl"))
+            if source is None:
+                passed_over.append(PassedOver(candidate, "not named after a topic"))
+            else:
+                files.append(SourceFile(candidate, source, len(files), None, _size(candidate)))
+        if len(files) == count_before:
+            known = ", ".join(f"{name}.jsonl" for name in sorted(names))
+            what = "holds no topic file" if path.is_dir() else "is not named after a topic"
+            hint = "for transcripts say --harness and --namespace"
+            raise SourceFileError(f"{path}: {what} ({known}); {hint}", usage=True)
+    order = list(SOURCES)
+    return sorted(files, key=lambda file: order.index(file.source)), passed_over
+
+
+def _find_transcript_files(
+    paths: Iterable[Path], harness: str, namespace: str, native_id: str | None
+) -> tuple[list[SourceFile], list[PassedOver]]:
+    files: list[SourceFile] = []
+    passed_over: list[PassedOver] = []
+    for path in paths:
+        candidates = _candidates(path, "**/*.jsonl")
+        if not candidates:
+            raise SourceFileError(f"{path}: holds no .jsonl file", usage=True)
+        if native_id is not None and (files or len(candidates) > 1):
+            raise SourceFileError("--native-id names one conversation, and there are several files", usage=True)
+        for candidate in candidates:
+            try:
+                transcript = find_transcript_source(candidate, harness, namespace, native_id)
+            except OSError as error:
+                raise _unreadable(candidate, error) from error
+            except ValueError as error:
+                # Among many, a file of nobody's (empty, or never more than begun) is no reason to read none.
+                if candidate == path:
+                    raise SourceFileError(f"{path}: {error}") from error
+                passed_over.append(PassedOver(candidate, str(error)))
+            else:
+                files.append(SourceFile(candidate, "transcripts", len(files), transcript, _size(candidate)))
+    return files, passed_over
+
+
+def _candidates(path: Path, pattern: str) -> list[Path]:
     try:
         if path.is_dir():
-            return sorted(path.rglob("*.jsonl") if recursive else path.glob("*.jsonl"))
+            return sorted(found for found in path.glob(pattern) if found.is_file())
         if not path.exists():
             raise SourceFileError(f"{path}: no such file or directory", usage=True)
     except OSError as error:
-        raise SourceFileError(f"{path}: {error.strerror or type(error).__name__}") from error
+        raise _unreadable(path, error) from error
     return [path]
-
-
-def _nothing_in(path: Path, names: dict[str, str]) -> str:
-    known = ", ".join(f"{name}.jsonl" for name in sorted(names))
-    if path.is_dir():
-        return f"{path}: holds no topic file ({known}); for transcripts say --harness and --namespace"
-    return f"{path}: is not named after a topic ({known}); for a transcript say --harness and --namespace"
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise SourceFileError(f"{path}: {error.strerror or type(error).__name__}") from error
+        raise _unreadable(path, error) from error
 
 
-def _with_transcript(file: SourceFile, harness: str, namespace: str, native_id: str | None) -> SourceFile:
-    try:
-        found = find_transcript_source(file.path, harness, namespace, native_id)
-    except OSError as error:
-        raise SourceFileError(f"{file.path}: {error.strerror or type(error).__name__}") from error
-    except ValueError as error:
-        raise SourceFileError(f"{file.path}: {error}") from error
-    return file._replace(transcript=found)
+def _unreadable(path: Path, error: OSError) -> SourceFileError:
+    return SourceFileError(f"{path}: {error.strerror or type(error).__name__}")
 
 
 def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[SourceMessage]:
@@ -173,7 +196,7 @@ def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[SourceMes
             for number, line in enumerate(read_lines(stream, line_bytes_max), start=1):
                 yield _message(file, number, line)
     except OSError as error:
-        raise SourceFileError(f"{file.path}: {error.strerror or type(error).__name__}") from error
+        raise _unreadable(file.path, error) from error
 
 
 def _message(file: SourceFile, number: int, line: RawLine) -> SourceMessage:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_a_directory_gives_its_topic_files_in_the_order_of_the_sources(tmp_path:
     assert [file.source for file in files] == [
         source for source in SOURCES if source in {"transcripts", "workflow-runs", "erasures"}
     ]
-    assert [path.name for path in passed_over] == ["other.jsonl"]
+    assert [path.name for path, _ in passed_over] == ["other.jsonl"]
 
 
 def test_files_may_be_named_after_the_topics_of_the_settings(tmp_path: Path) -> None:
@@ -139,7 +140,9 @@ def test_each_file_is_a_partition_of_its_own(tmp_path: Path) -> None:
         (lambda path: _touch(path / "foo.jsonl"), "not named after a topic"),
     ],
 )
-def test_a_path_with_nothing_to_read_is_a_usage_error_with_a_hint(tmp_path: Path, make, words: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def test_a_path_with_nothing_to_read_is_a_usage_error_with_a_hint(
+    tmp_path: Path, make: Callable[[Path], Path], words: str
+) -> None:
     with pytest.raises(SourceFileError, match=words) as caught:
         find_source_files([make(tmp_path)], Settings(), harness=None, namespace=None)
     assert caught.value.usage
@@ -161,6 +164,21 @@ def test_one_native_id_cannot_name_two_files(tmp_path: Path) -> None:
         _touch(tmp_path / name)
     with pytest.raises(SourceFileError, match="--native-id"):
         find_source_files([tmp_path], Settings(), harness="claude-code", namespace="n", native_id="x")
+
+
+def test_a_transcript_of_nobody_among_others_is_passed_over_and_alone_refused(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", {"sessionId": "s"})
+    empty = _touch(tmp_path / "b.jsonl")
+    files, passed_over = find_source_files([tmp_path], Settings(), harness="claude-code", namespace="n")
+    assert [file.path.name for file in files] == ["a.jsonl"]
+    assert passed_over == [(empty, "no line names a session; say --native-id")]
+    with pytest.raises(SourceFileError, match="no line names a session"):
+        find_source_files([empty], Settings(), harness="claude-code", namespace="n")
+
+
+def test_a_directory_without_transcripts_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceFileError, match=r"holds no \.jsonl file"):
+        find_source_files([tmp_path], Settings(), harness="claude-code", namespace="n")
 
 
 def write_lines(path: Path, *rows: object) -> Path:
