@@ -1,8 +1,10 @@
 """`trace-projector worker` (alias `start`) and `trace-projector topics`."""
 
 import asyncio
+import logging
 
 import click
+import structlog
 
 from worker.cli import CommandFailed, Invocation
 from worker.settings import Settings
@@ -83,6 +85,8 @@ async def _create(settings: Settings, source_partitions: int | None) -> list[str
     from worker.source_topics import SourceTopicError, create_source_topics  # noqa: PLC0415
     from worker.topics import StartError, own_topics, prepare_topics  # noqa: PLC0415
 
+    # The worker logs what it creates; this command prints it.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         created = [] if source_partitions is None else await create_source_topics(settings, source_partitions)
         await prepare_topics(settings, ())

@@ -19,7 +19,8 @@ import duckdb
 from projections.records import RECORD_KINDS
 from worker.cli_config import describe_settings
 from worker.embedded_broker import EmbeddedBroker, free_port
-from worker.exports import ExportPolicy, RecordMessage, make_upserts
+from worker.exports import ExportPolicy, make_upserts
+from worker.file_mode import record_of
 from worker.kafka import plain_producer
 from worker.local_fold import Tally, fold_files
 from worker.settings import ExportSettings, KafkaSettings, Settings
@@ -114,7 +115,7 @@ class Demo:
         tally = Tally()
         newest: dict[tuple[str, str], bytes | None] = {}
         for changes in fold_files(self.files, self.settings.limits, self.settings.unbound, tally):
-            items = [RecordMessage(self.settings.generation, 0, *change) for change in changes]
+            items = [record_of(change, 0) for change in changes]
             newest |= {upsert.key: upsert.json for upsert in make_upserts(policy, items)}
         return sorted(json for json in newest.values() if json is not None)
 

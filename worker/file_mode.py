@@ -114,12 +114,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def record_of(change: Change, offset: int) -> RecordMessage:
+    """Give a change as the records log would hold it; the offset tells its versions apart."""
+    return RecordMessage(GENERATION, offset, change.kind, change.id, change.repo, change.record)
+
+
 async def _write(sink: Sink, policy: ExportPolicy, changes: Iterator[list[Change]]) -> None:
     """Write all changes in the order they came; the sink is closed, and so complete, only when all of them are in."""
     await sink.open()
     offset = 0
     for batch in changes:
-        items = [RecordMessage(GENERATION, offset + index, *change) for index, change in enumerate(batch)]
+        items = [record_of(change, offset + index) for index, change in enumerate(batch)]
         offset += len(items)
         await sink.write(make_upserts(policy, items))
     await sink.close()

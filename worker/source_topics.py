@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiokafka.admin import NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
 
 from worker.kafka import Message, TopicPartition, admin_client, log_reader
 from worker.settings import Settings
@@ -47,29 +47,42 @@ async def create_source_topics(settings: Settings, partitions: int) -> list[str]
 
 async def read_source_topics(settings: Settings) -> list[SourceMessage]:
     """Read every message that the source topics hold now; topics that do not exist are left out."""
-    reader = log_reader(settings)
     try:
-        await reader.start()
-    except KafkaError as error:
-        await reader.stop()
+        partitions = await _source_partitions(settings)
+        reader = log_reader(settings)
+        try:
+            await reader.start()
+            return await _read(reader, partitions)
+        finally:
+            await reader.stop()
+    except KafkaConnectionError as error:
         raise SourceTopicError(f"no broker answers at {settings.bootstrap_servers}") from error
+    except KafkaError as error:
+        raise SourceTopicError(f"reading from {settings.bootstrap_servers} failed: {type(error).__name__}") from error
+
+
+async def _source_partitions(settings: Settings) -> dict[TopicPartition, str]:
+    """Find the partitions of the source topics that exist, each with the name of its source."""
+    admin = admin_client(settings)
     try:
-        present = await reader.topics()
+        await admin.start()
+        present = set(await admin.list_topics())
         sources = {topic: source for source, topic in settings.source_topics.items() if topic in present}
         if not sources:
             wanted = ", ".join(settings.source_topics.values())
             raise SourceTopicError(f"{settings.bootstrap_servers} has none of the topics {wanted}")
-        return await _read(reader, sources)
-    except KafkaError as error:
-        raise SourceTopicError(f"reading from {settings.bootstrap_servers} failed: {type(error).__name__}") from error
+        described = await admin.describe_topics(list(sources))
     finally:
-        await reader.stop()
+        await admin.close()
+    return {
+        TopicPartition(topic["topic"], partition["partition"]): sources[topic["topic"]]
+        for topic in described
+        for partition in topic["partitions"]
+    }
 
 
-async def _read(reader: Any, sources: dict[str, str]) -> list[SourceMessage]:
-    partitions = [
-        TopicPartition(topic, partition) for topic in sources for partition in reader.partitions_for_topic(topic) or ()
-    ]
+async def _read(reader: Any, sources: Mapping[TopicPartition, str]) -> list[SourceMessage]:
+    partitions = sorted(sources)
     reader.assign(partitions)
     await reader.seek_to_beginning(*partitions)
     ends = await reader.end_offsets(partitions)
@@ -81,7 +94,7 @@ async def _read(reader: Any, sources: dict[str, str]) -> list[SourceMessage]:
         if empty_polls > _EMPTY_POLLS_MAX:
             raise SourceTopicError(f"topic {behind[0].topic} partition {behind[0].partition} does not deliver")
         for part, batch in batches.items():
-            messages += [_message(sources[part.topic], part, message) for message in batch]
+            messages += [_message(sources[part], part, message) for message in batch]
     return messages
 
 
