@@ -148,6 +148,7 @@ class Conversation:
         self._earliest = None
         records: dict[str, dict[str, Any]] = {}
         facts: dict[tuple[str, str], Any] = {}
+        splits: dict[str, dict[str, int]] = {}
         for name in sorted(self._readers, key=lambda name: (name == "observation", name)):
             assembly = self._readers[name].assembly
             for item in assembly.items:
@@ -155,6 +156,8 @@ class Conversation:
                 item.owner, item.counted = None, 0
                 if record is not None and record["id"] not in records:
                     records[record["id"]] = record
+                    if item.cache_write_split is not None:
+                        splits[record["id"]] = item.cache_write_split
                     self._count(item)
             facts |= {(f"meeting:{key}", f"claim:{self._ref}"): claim for key, claim in assembly.claims.items()}
             assembly.touched.clear()
@@ -164,7 +167,7 @@ class Conversation:
             records[run["id"]] = run
         facts |= {self._usage_key(attempt_id): self._usage_of(attempt_id) for attempt_id in self._usage}
         self._spenders.clear()
-        self._emitter.replace(list(records.values()), facts)
+        self._emitter.replace(list(records.values()), facts, splits)
 
     def _show_touched(self, assembly: Assembly) -> None:
         """Project the items that changed, in source order."""
@@ -177,7 +180,7 @@ class Conversation:
             record = self._record_of(item)
             if record is not None:
                 self._count(item)
-                self._emitter.put_record(record)
+                self._emitter.put_record(record, item.cache_write_split)
             elif item.owner is not None or item.withdrawn:
                 self._discount(item)
                 self._emitter.drop_record(item.native_id)

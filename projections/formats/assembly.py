@@ -38,6 +38,7 @@ class Report(NamedTuple):
     at: str | None
     measurement: dict[str, Any]
     span: dict[str, Any] | None
+    cache_write_split: dict[str, int] | None = None
 
 
 class Item:
@@ -47,10 +48,12 @@ class Item:
     fields in record order. ``at`` is None until a time is known. ``group`` names what is copied or kept together (a
     response); a withdrawn item is in no record. ``rank`` is the place among the conversation's items, ``owner`` the
     attempt that the aggregate attributed it to and ``counted`` how many of its reports it attributed.
+    ``cache_write_split`` {ttl5m, ttl1h} is what pricing wants to know about a cost and its record cannot hold.
     """
 
     __slots__ = (
         "at",
+        "cache_write_split",
         "counted",
         "fields",
         "group",
@@ -77,6 +80,7 @@ class Item:
         self.rank = 0
         self.owner: str | None = None
         self.counted = 0
+        self.cache_write_split: dict[str, int] | None = None
 
 
 class Assembly(Protocol):
@@ -167,6 +171,7 @@ def add_report(cost: Item, report: Report) -> None:
     cost.shown = report
     cost.at = report.at if report.at is not None else cost.at
     cost.fields["measurement"] = cost.measurement = report.measurement
+    cost.cache_write_split = report.cache_write_split
     cost.fields.pop("span", None)
     if report.span is not None:
         cost.fields["span"] = report.span

@@ -272,10 +272,12 @@ class ClaudeCodeAssembly(Items):
             fields = {"conversation": self._ref, "measurement": measurement, "span": response.call.fields["span"]}
             cost = Item("cost", f"cost:{response.call.native_id}", response.call.at, fields)
             cost.measurement = measurement
+            cost.cache_write_split = line.get("split")
             response.hold(cost)
             response.cost = self.put(cost, source_id)
             return
         response.cost.fields["measurement"] = response.cost.measurement = measurement
+        response.cost.cache_write_split = line.get("split")
         self.touch(response.cost)
 
     def _add_call(

@@ -6,7 +6,9 @@ from projections.errors import ProjectionError
 from projections.fields import Row, checked_number, read_span
 from projections.formats.assembly import Item, Items, Position, Report, add_report, storable_measurement
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
+from projections.usage import count_of
 
+_TIMES_TO_LIVE = ("ttl5m", "ttl1h")
 _TOKENS = ("input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total")
 
 
@@ -14,7 +16,7 @@ def read_observation(row: Row) -> dict[str, Any] | str:
     """Read one observation; gives a line fact's body, or the reason why it says nothing to a trace.
 
     Body: ``at``, ``turn``, ``span`` (null when the observation has no evidence) and one of ``call`` {id, name,
-    namespace}, ``result`` [call id, isError], ``usage`` {response, measurement}.
+    namespace}, ``result`` [call id, isError], ``usage`` {response, measurement, split} (``split`` where it is given).
     """
     kind = row.text("kind")
     read = _READERS.get(kind)
@@ -50,12 +52,22 @@ def _read_result(row: Row) -> dict[str, Any]:
 
 def _read_usage(row: Row) -> dict[str, Any]:
     response = row.row_or_none("response")
-    return {
-        "usage": {
-            "response": None if response is None else response.native("nativeId"),
-            "measurement": read_measurement(row.row("measurement")),
-        }
+    usage: dict[str, Any] = {
+        "response": None if response is None else response.native("nativeId"),
+        "measurement": read_measurement(row.row("measurement")),
     }
+    split = _read_split(row.json("cacheWriteSplit"))
+    if split is not None:
+        usage["split"] = split
+    return {"usage": usage}
+
+
+def _read_split(value: Any) -> dict[str, int] | None:
+    """Read how long cache writes live; what cannot be read is no evidence, and costs the usage nothing."""
+    if not isinstance(value, dict):
+        return None
+    split = {name: count for name in _TIMES_TO_LIVE if (count := count_of(value.get(name))) is not None}
+    return split if len(split) == len(_TIMES_TO_LIVE) else None
 
 
 _READERS = {"tool_call": _read_call, "tool_result": _read_result, "usage": _read_usage}
@@ -138,6 +150,7 @@ class ObservationAssembly(Items):
         if response is not None and body["span"] is not None:
             self._add_response(position, body, at, response, measurement["model"])
         native_id = cost_id(self.identity, raw)
+        split = body["usage"].get("split")
         cost = self._costs.get(native_id)
         if cost is None:
             fields: dict[str, Any] = {"conversation": self._ref, "measurement": measurement}
@@ -145,13 +158,15 @@ class ObservationAssembly(Items):
                 fields["span"] = body["span"]
             cost = Item("cost", native_id, at, fields)
             cost.measurement = measurement
+            cost.cache_write_split = split
             self._costs[native_id] = self.put(cost, position.source_id)
         elif measurement["kind"] == "delta":
             # A delta may be reported again: the last report wins and keeps the first one's place and time.
             cost.fields["measurement"] = cost.measurement = measurement
+            cost.cache_write_split = split
             self.touch(cost)
         if measurement["kind"] == "snapshot":
-            add_report(cost, Report(measurement["sequence"], position, at, measurement, body["span"]))
+            add_report(cost, Report(measurement["sequence"], position, at, measurement, body["span"], split))
             self.touch(cost)
 
     def _add_response(
