@@ -27,6 +27,7 @@ Examples:
 """,
 )
 @click.argument("record_id", metavar="ID")
+@click.argument("more_places", metavar="[URL|PATH]...", nargs=-1)
 @click.option(
     "--from",
     "places",
@@ -43,9 +44,10 @@ Examples:
 )
 @transcript_options
 @click.pass_obj
-def explain_command(
+def explain_command(  # noqa: PLR0913  (one argument per option)
     invocation: Invocation,
     record_id: str,
+    more_places: tuple[str, ...],
     *,
     places: tuple[str, ...],
     export_name: str | None,
@@ -60,6 +62,8 @@ def explain_command(
     spared. Exit code 1 means that there is no such record.
     """
     settings = invocation.settings()
+    # `--from A B` reads as one option with two values, and so it is taken.
+    places += more_places
     urls = [place for place in places if place.startswith("kafka:")]
     paths = tuple(Path(place) for place in places if not place.startswith("kafka:"))
     files = source_files_or_fail(paths, settings, harness, namespace, native_id)[0] if paths else []

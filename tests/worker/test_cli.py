@@ -374,6 +374,14 @@ def test_explain_prints_the_messages_of_a_record(command: Command) -> None:
     ]
 
 
+def test_explain_takes_several_places_after_one_option_or_one_each(command: Command) -> None:
+    for arguments in (
+        ["--from", RUNS / "example", RUNS / "doc-run"],
+        ["--from", RUNS / "example", "--from", RUNS / "doc-run"],
+    ):
+        assert "made by 1 of 42 messages" in command("explain", "run-7/review", *arguments).out
+
+
 def test_explain_of_a_record_that_is_not_there_says_why_and_exits_with_1(command: Command) -> None:
     result = command("explain", "run-8", "--from", RUNS / "example")
     assert result.code == 1
