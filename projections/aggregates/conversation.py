@@ -153,9 +153,10 @@ class Conversation:
             assembly = self._readers[name].assembly
             for item in assembly.items:
                 record = self._record_of(item)
-                item.owner, item.counted = None, 0
+                item.owner, item.counted, item.said = None, 0, None
                 if record is not None and record["id"] not in records:
                     records[record["id"]] = record
+                    item.said = (record["id"], item.at)
                     if item.cache_write_split is not None:
                         splits[record["id"]] = item.cache_write_split
                     self._count(item)
@@ -172,18 +173,20 @@ class Conversation:
     def _show_touched(self, assembly: Assembly) -> None:
         """Project the items that changed, in source order."""
         touched = [assembly.touched[rank] for rank in sorted(assembly.touched)]
-        if not self._bindings and any(item.withdrawn or item.reports for item in touched):
+        if not self._bindings and any(item.said and (item.withdrawn or item.said[1] != item.at) for item in touched):
             # The earliest time of the records may have moved forward.
             self._show_everything()
             return
         for item in touched:
             record = self._record_of(item)
+            if item.said is not None and (record is None or record["id"] != item.said[0]):
+                self._emitter.drop_record(item.said[0])
+            item.said = None if record is None else (record["id"], item.at)
             if record is not None:
                 self._count(item)
                 self._emitter.put_record(record, item.cache_write_split)
-            elif item.owner is not None or item.withdrawn:
+            elif item.owner is not None:
                 self._discount(item)
-                self._emitter.drop_record(item.native_id)
         if self._earliest is not None:
             self._emitter.put_record(self._standalone_run())
         for meeting in sorted(assembly.new_claims):

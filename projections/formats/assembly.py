@@ -47,7 +47,8 @@ class Item:
     ``native_id`` is a record id, except for a gate, whose id starts with its run. ``fields`` are the record's own
     fields in record order. ``at`` is None until a time is known. ``group`` names what is copied or kept together (a
     response); a withdrawn item is in no record. ``rank`` is the place among the conversation's items, ``owner`` the
-    attempt that the aggregate attributed it to and ``counted`` how many of its reports it attributed.
+    attempt that the aggregate attributed it to ``counted`` how many of its reports it attributed, and ``said``
+    the record id and time with which it was last shown.
     ``cache_write_split`` {ttl5m, ttl1h} is what pricing wants to know about a cost and its record cannot hold.
     """
 
@@ -63,6 +64,7 @@ class Item:
         "owner",
         "rank",
         "reports",
+        "said",
         "shown",
         "withdrawn",
     )
@@ -76,6 +78,7 @@ class Item:
         self.measurement: dict[str, Any] | None = None
         self.reports: list[Report] | None = None
         self.shown: Report | None = None
+        self.said: tuple[str, str | None] | None = None
         self.withdrawn = False
         self.rank = 0
         self.owner: str | None = None

@@ -29,10 +29,9 @@ def place(messages: list[SourceMessage], random: Random | None, partition_count:
     offsets: dict[tuple[str, int], int] = {}
     placed = []
     for message in order:
-        keyed = message.key is not None or random is None
-        partition = (
-            partition_of((message.key or b"").decode(), partition_count) if keyed else random.randrange(partition_count)
-        )
+        partition = partition_of((message.key or b"").decode(), partition_count)
+        if message.key is None and random is not None:
+            partition = random.randrange(partition_count)
         offset = offsets.get((message.topic, partition), 0)
         offsets[(message.topic, partition)] = offset + 1
         placed.append((message.topic, message.key, message.value, partition, offset))

@@ -15,7 +15,7 @@ def add_codex_family(world: "World") -> None:
         return
     parent_id = world.next_id("thread")
     history, total = _turns(world, 0, world.random.randrange(1, 5))
-    members = [(parent_id, None, history)]
+    members: list[tuple[str, str | None, list[Json]]] = [(parent_id, None, history)]
     for _fork in range(world.random.randrange(0, 3)):
         base_id, _parent, base = world.random.choice(members)
         cut = world.random.randrange(1, len(base) + 1)

@@ -291,7 +291,7 @@ class World:
         request = {"requestId": self.next_id("req")} if self.chance(0.7) else {}
         tool = self.next_id("toolu")
         lines = []
-        usage = {"input_tokens": self.random.randrange(100), "cache_read_input_tokens": 5}
+        usage: Json = {"input_tokens": self.random.randrange(100), "cache_read_input_tokens": 5}
         usage["cache_creation_input_tokens"] = 0
         for part in range(self.random.randrange(1, 4)):
             content: list[Json] = [{"type": "text", "text": SECRET_MARKER}]
