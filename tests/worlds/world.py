@@ -287,7 +287,7 @@ class World:
         return line
 
     def _response(self, now: float, agent: str | None) -> list[Json]:
-        message = {"id": self.next_id("msg"), "model": self.random.choice(["claude-sonnet-5", "claude-opus-5"])}
+        message: Json = {"id": self.next_id("msg"), "model": self.random.choice(["claude-sonnet-5", "claude-opus-5"])}
         request = {"requestId": self.next_id("req")} if self.chance(0.7) else {}
         tool = self.next_id("toolu")
         lines = []
