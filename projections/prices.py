@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from projections.canonical import digest_of_json
 from projections.errors import ProjectionError
 from projections.lifecycle.ecmascript import safe_integer
 from projections.lifecycle.instants import instant_ms
@@ -51,6 +52,12 @@ class PriceTable:
     rows: tuple[PriceRow, ...]
     codex: tuple[PriceRow, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that the table says; two tables of one version that differ have two digests."""
+        rows, codex = list(self.rows), list(self.codex)
+        return digest_of_json({"version": self.version, "rows": rows, "codex": codex, "aliases": dict(self.aliases)})
 
 
 Prices = PriceTable | Sequence[PriceRow]

@@ -168,6 +168,20 @@ def with_estimate(measurement: Mapping[str, Any], quote: Quote) -> dict[str, Any
     return {**measurement, "cost": {"usd": quote.usd, "kind": "estimate"}}
 
 
+def price_cost(
+    record: Mapping[str, Any], cache_write_split: Mapping[str, Any] | None, table: PriceTable
+) -> tuple[dict[str, Any], Quote]:
+    """Quote a cost record and give a copy that carries the estimate, where there is one; still a valid record.
+
+    ``cache_write_split`` {``ttl5m``, ``ttl1h``} is what the record's source says beside it. The same record, split and
+    table give the same amount (US dollars, ``kind`` ``estimate``); the quote says what it rests on, or why there is
+    none.
+    """
+    measurement = record["measurement"]
+    quote = quote_measurement(measurement, record["at"], cache_write_split=cache_write_split, table=table)
+    return {**record, "measurement": with_estimate(measurement, quote)}, quote
+
+
 class _Parts(NamedTuple):
     usd: dict[str, float]
     is_long_prompt: bool

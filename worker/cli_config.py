@@ -64,6 +64,7 @@ def _export_lines(export: ExportSettings) -> Iterator[str]:
     yield from _line("sink", mask_url(export.sink))
     yield from _line("redact", export.redact)
     yield from _line("public_repos", sorted(export.public_repos))
+    yield from _line("estimate_costs", export.estimate_costs)
     if export.key_env is not None:
         state = f"set: {MASK}" if os.environ.get(export.key_env) else "not set"
         yield f"key_env = {_toml(export.key_env)}  # {state}"

@@ -5,25 +5,29 @@ says ``redact = false``; the digest key is read here, handed to the policy, and 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from projections.canonical import digest_of_json, encode_record
 from projections.decode import decode_json
 from projections.errors import ProjectionError
+from projections.prices import PriceTable
+from projections.pricing import price_cost
 from projections.privacy import Policy, redact, redact_id
 from projections.records import RECORD_KINDS
 from worker.kafka import Message
 from worker.settings import KEY_BYTES_RECOMMENDED, ExportSettings
-from worker.sink import Upsert
+from worker.sink import Pricing, Upsert
 
 KIND_HEADER: Final = "kind"
 REPO_HEADER: Final = "repo"
+SPLIT_HEADER: Final = "cache-write-split"
 
 
 class RecordMessage(NamedTuple):
     """A version of a record as the records log holds it; ``record`` is None for a deletion.
 
     ``repo`` is known of deleted artifacts only: a living record says itself which repository it is of.
+    ``cache_write_split`` {ttl5m, ttl1h} stands beside a cost whose source tells how long its cache writes live.
     """
 
     generation: int
@@ -32,21 +36,30 @@ class RecordMessage(NamedTuple):
     id: str
     repo: str | None
     record: bytes | None
+    cache_write_split: Mapping[str, int] | None = None
 
 
 class ExportPolicy:
     """What an export lets out, and the digest by which its sink knows these rules again.
 
+    ``prices`` is the table that costs without an amount are estimated by, None when they stay without one.
     ``warnings`` are sentences for the operator. Raises ``SettingsError`` when a redacting export has no usable key.
     """
 
-    __slots__ = ("digest", "redaction", "warnings")
+    __slots__ = ("digest", "prices", "redaction", "warnings")
 
-    def __init__(self, redaction: Policy | None, origin: str, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, redaction: Policy | None, origin: str, prices: PriceTable | None = None, warnings: tuple[str, ...] = ()
+    ) -> None:
         self.redaction = redaction
+        self.prices = prices
         # Offsets compare only within one log, so a sink is bound to where its records come from as well.
         fingerprint = None if redaction is None else redaction.fingerprint
-        self.digest = digest_of_json({"redaction": fingerprint, "origin": origin})
+        rules: dict[str, object] = {"redaction": fingerprint, "origin": origin}
+        if prices is not None:
+            # One sink holds amounts of one table: with another one, everything is priced again or nothing is.
+            rules["prices"] = prices.digest
+        self.digest = digest_of_json(rules)
         self.warnings = warnings
 
     def __repr__(self) -> str:
@@ -54,26 +67,31 @@ class ExportPolicy:
 
     @classmethod
     def from_settings(
-        cls, export: ExportSettings, *, origin: str, environ: Mapping[str, str] | None = None
+        cls,
+        export: ExportSettings,
+        *,
+        origin: str,
+        prices: PriceTable | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> "ExportPolicy":
         """Read the key and make the policy of an export.
 
         ``origin`` names the log that versions are offsets of: the application's id, or a name that no application has.
         """
         if not export.redact:
-            return cls(None, origin)
+            return cls(None, origin, prices)
         key = export.load_key(environ)
         is_short = len(key) < KEY_BYTES_RECOMMENDED
         warning = (
             f"export {export.name}: the digest key is shorter than {KEY_BYTES_RECOMMENDED} bytes; a key that can be "
             "guessed undoes every digest"
         )
-        return cls(Policy(key, export.public_repos), origin, (warning,) if is_short else ())
+        return cls(Policy(key, export.public_repos), origin, prices, (warning,) if is_short else ())
 
     @classmethod
-    def unredacted(cls, *, origin: str) -> "ExportPolicy":
+    def unredacted(cls, *, origin: str, prices: PriceTable | None = None) -> "ExportPolicy":
         """The policy of somebody who asked for records as they are."""
-        return cls(None, origin)
+        return cls(None, origin, prices)
 
 
 def record_message(generation: int, message: Message) -> RecordMessage:
@@ -83,7 +101,7 @@ def record_message(generation: int, message: Message) -> RecordMessage:
     headers = dict(message.headers)
     if KIND_HEADER not in headers:
         raise ProjectionError("missing_header", KIND_HEADER)
-    repo = headers.get(REPO_HEADER)
+    repo, split = headers.get(REPO_HEADER), headers.get(SPLIT_HEADER)
     try:
         return RecordMessage(
             generation=generation,
@@ -92,6 +110,7 @@ def record_message(generation: int, message: Message) -> RecordMessage:
             id=message.key.decode(),
             repo=None if repo is None else repo.decode(),
             record=message.value,
+            cache_write_split=None if split is None else decode_json(split),
         )
     except UnicodeDecodeError:
         # The error would carry the bytes along.
@@ -106,7 +125,8 @@ def make_upserts(policy: ExportPolicy, items: Iterable[RecordMessage]) -> list[U
 def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:
     """Make what a sink is given of one record or deletion: redacted, under the id that may leave.
 
-    Raises ``ProjectionError`` for what is no record under its own id: nothing says which of its fields may leave.
+    A cost without an amount leaves with an estimate where the policy has prices, and what the amount rests on beside
+    it. Raises ``ProjectionError`` for what is no record under its own id: nothing says which of its fields may leave.
     """
     if item.kind not in RECORD_KINDS:
         raise ProjectionError("unknown_kind")
@@ -115,11 +135,22 @@ def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:
     record = decode_json(item.record)
     if not isinstance(record, dict) or (record.get("kind"), record.get("id")) != (item.kind, item.id):
         raise ProjectionError("not_its_record")
-    json = item.record
+    pricing = None
+    if policy.prices is not None and item.kind == "cost":
+        record, pricing = _priced(record, item.cache_write_split, policy.prices)
     if policy.redaction is not None:
         record = redact(record, policy.redaction)
-        json = encode_record(record)
-    return Upsert(item.kind, str(record["id"]), item.generation, item.offset, record, json)
+    is_changed = policy.redaction is not None or (pricing is not None and pricing.basis == "estimate")
+    json = encode_record(record) if is_changed else item.record
+    return Upsert(item.kind, str(record["id"]), item.generation, item.offset, record, json, pricing)
+
+
+def _priced(
+    record: dict[str, Any], cache_write_split: Mapping[str, int] | None, prices: PriceTable
+) -> tuple[dict[str, Any], Pricing]:
+    priced, quote = price_cost(record, cache_write_split, prices)
+    is_asked = quote.basis in ("estimate", "unavailable")
+    return priced, Pricing(quote.basis, quote.reason, str(prices.version) if is_asked else None)
 
 
 def _id_that_leaves(policy: ExportPolicy, item: RecordMessage) -> str:

@@ -9,18 +9,28 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from projections.fold import Change
+from projections.prices import PriceTable
 from worker.exports import ExportPolicy, RecordMessage, make_upserts
 from worker.local_fold import GENERATION, Tally, Unbound, fold_files
 from worker.settings import ExportSettings, LimitSettings
 from worker.sink import Sink, SinkRefused, open_sink, split_sink_url
 from worker.source_files import SourceFile
 
-# What a sink may leave beside its file; it belongs to the file that is replaced, so it goes with it.
-FILE_SINKS: Final[dict[str, tuple[str, ...]]] = {"duckdb": (".wal",), "jsonl": (".state",)}
 
+class Beside(NamedTuple):
+    """Endings of the files that a sink may leave beside its own; all of them go with the file that is replaced.
+
+    What is ``kept`` comes along with the new one, what ``goes`` was for the writer alone.
+    """
+
+    goes: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+
+
+FILE_SINKS: Final = {"duckdb": Beside((".wal",)), "jsonl": Beside((".state", ".pricing.state"), (".pricing",))}
 
 # No application is called so: an export of the worker never goes on in a sink that file mode wrote.
 ORIGIN: Final = "file mode"
@@ -34,14 +44,14 @@ class TargetError(Exception):
         super().__init__(message)
 
 
-def file_policy(export: ExportSettings | None) -> ExportPolicy:
+def file_policy(export: ExportSettings | None, prices: PriceTable | None = None) -> ExportPolicy:
     """Make the policy of an export, or of somebody who asked for records as they are (None).
 
-    Raises SettingsError when a redacting export has no usable key.
+    ``prices`` estimates costs without an amount. Raises SettingsError when a redacting export has no usable key.
     """
-    return (
-        ExportPolicy.unredacted(origin=ORIGIN) if export is None else ExportPolicy.from_settings(export, origin=ORIGIN)
-    )
+    if export is None:
+        return ExportPolicy.unredacted(origin=ORIGIN, prices=prices)
+    return ExportPolicy.from_settings(export, origin=ORIGIN, prices=prices)
 
 
 async def project_files(
@@ -89,7 +99,7 @@ def _target(scheme: str, location: str, files: Sequence[SourceFile]) -> Path:
 
 
 @contextlib.contextmanager
-def _replacing(target: Path, companions: tuple[str, ...]) -> Iterator[Path]:
+def _replacing(target: Path, beside: Beside) -> Iterator[Path]:
     """Give a path beside the target; what was written there takes the target's place if nothing is raised."""
     # A target behind a symbolic link stays behind it.
     target = target.resolve()
@@ -97,13 +107,20 @@ def _replacing(target: Path, companions: tuple[str, ...]) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
             temporary = Path(directory) / target.name
             yield temporary
-            _sync(temporary)
-            for companion in companions:
-                target.with_name(target.name + companion).unlink(missing_ok=True)
-            temporary.replace(target)
+            kept = [ending for ending in beside.kept if _beside(temporary, ending).exists()]
+            for ending in ("", *kept):
+                _sync(_beside(temporary, ending))
+            for ending in (*beside.goes, *beside.kept):
+                _beside(target, ending).unlink(missing_ok=True)
+            for ending in ("", *kept):
+                _beside(temporary, ending).replace(_beside(target, ending))
             _sync(target.parent)
     except OSError as error:
         raise TargetError(f"cannot write {target}: {error.strerror or type(error).__name__}") from error
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
 
 
 def _sync(path: Path) -> None:
@@ -116,7 +133,7 @@ def _sync(path: Path) -> None:
 
 def record_of(change: Change, offset: int) -> RecordMessage:
     """Give a change as the records log would hold it; the offset tells its versions apart."""
-    return RecordMessage(GENERATION, offset, change.kind, change.id, change.repo, change.record)
+    return RecordMessage(GENERATION, offset, *change)
 
 
 async def _write(sink: Sink, policy: ExportPolicy, changes: Iterator[list[Change]]) -> None:

@@ -169,6 +169,7 @@ class ExportSettings(_Section):
     public_repos: frozenset[Repository] = frozenset()
     key_env: Annotated[str, Field(min_length=1)] | None = None
     key_file: Path | None = None
+    estimate_costs: bool | None = None
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
@@ -222,6 +223,8 @@ class Settings(BaseSettings):
     replication_factor: Count = 1
     generation: Count = 1
     unbound: Literal["hold", "standalone"] = "hold"
+    estimate_costs: bool = False
+    prices_file: Path | None = None
     roles: Annotated[tuple[Role, ...], NoDecode, BeforeValidator(_comma_separated), Field(min_length=1)] = ROLES
     fencing: Literal["auto", "on", "off"] = "auto"
     state_dir: Path | None = None

@@ -41,10 +41,23 @@ class SinkFailed(Exception):  # noqa: N818  (named as its siblings)
     """The destination failed in a way that may pass; the text holds nothing of a record and may be logged."""
 
 
+class Pricing(NamedTuple):
+    """Where the amount of a cost comes from, or why there is none; a record has no place for it.
+
+    ``basis`` is ``reported``, ``existing_estimate``, ``estimate`` or ``unavailable`` (``reason`` says why);
+    ``table_version`` is the version of the price table that was asked, None when the source knew the amount.
+    """
+
+    basis: str
+    reason: str | None = None
+    table_version: str | None = None
+
+
 class Upsert(NamedTuple):
     """One version of one record on its way into a sink; ``record`` and ``json`` are both None for a deletion.
 
     ``id`` is the id that may leave, and the record's own; ``json`` holds the record's exact bytes, on one line.
+    ``pricing`` stands beside each cost of an export that estimates costs; a sink that has a place for it keeps it.
     """
 
     kind: str
@@ -53,6 +66,7 @@ class Upsert(NamedTuple):
     offset: int
     record: dict[str, Any] | None
     json: bytes | None
+    pricing: Pricing | None = None
 
     @property
     def key(self) -> RecordKey:

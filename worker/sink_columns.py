@@ -153,6 +153,9 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
     ),
 }
 
+PRICING_COLUMNS: Final = ("price_basis", "price_reason", "price_table_version")
+"""Text columns of a cost's table beside those of its record: what an export that estimates costs knows of an amount."""
+
 # A record's JSON spells NUL and lone surrogates as escapes, if it holds them at all.
 _UNSTORABLE_ESCAPE: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 

@@ -21,6 +21,7 @@ from worker.kafka import (
 )
 from worker.lanes import Batch, Lane, RetryLater, StopWorkerError, committed_positions
 from worker.metrics import Metrics
+from worker.price_file import estimate_prices
 from worker.settings import ExportSettings, Settings
 from worker.sink import Sink, SinkBusy, SinkRefused, Upsert, open_sink
 from worker.topics import export_group, own_topics
@@ -31,7 +32,8 @@ _log = structlog.get_logger(__name__)
 class ExportRole:
     """Reads the records log and keeps one sink up to date with it.
 
-    Raises SettingsError when the export has no usable key, and SinkRefused for a sink URL that names none.
+    Raises SettingsError when the export has no usable key or price table, and SinkRefused for a sink URL that names
+    none.
     """
 
     def __init__(self, settings: Settings, export: ExportSettings, metrics: Metrics) -> None:
@@ -40,7 +42,8 @@ class ExportRole:
         self._settings = settings
         self._export = export
         self._metrics = metrics
-        self._policy = ExportPolicy.from_settings(export, origin=settings.app_id)
+        prices = estimate_prices(settings, export)
+        self._policy = ExportPolicy.from_settings(export, origin=settings.app_id, prices=prices)
         self._sink = open_sink(export.sink, self._policy.digest)
         for warning in self._policy.warnings:
             _log.warning("export_policy", export=export.name, problem=warning)

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 import structlog
 
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
 from projections.fold import Change, Fold, FoldResult
 from worker.dead_letters import dead_letter, encode_dead_letter
+from worker.exports import KIND_HEADER, REPO_HEADER, SPLIT_HEADER
 from worker.kafka import (
     BatchWriter,
     FencedWriter,
@@ -283,8 +285,10 @@ def _items(messages: Iterable[Message], refuse: Callable[[Message], None]) -> li
 
 
 def headers_of(change: Change) -> list[Header]:
-    """Give the headers of a record's message: its kind, and what redacting the id of a deleted artifact needs."""
-    headers = [("kind", change.kind.encode())]
+    """Give the headers of a record's message: its kind, and what redaction or pricing needs and its value lacks."""
+    headers = [(KIND_HEADER, change.kind.encode())]
     if change.record is None and change.repo is not None:
-        headers.append(("repo", change.repo.encode()))
+        headers.append((REPO_HEADER, change.repo.encode()))
+    if change.cache_write_split is not None:
+        headers.append((SPLIT_HEADER, orjson.dumps(change.cache_write_split)))
     return headers

@@ -20,10 +20,10 @@ import duckdb
 
 from projections.text import storable_text
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, newest_by_id
-from worker.sink_columns import COLUMNS, Column, storable_copy
+from worker.sink_columns import COLUMNS, PRICING_COLUMNS, Column, storable_copy
 from worker.sink_files import check_directory, other_policy, sync_directory
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 BUSY_DELAY_S: Final = 0.5
 
 # Nothing is downloaded or spilled beside the file, and a many-core machine does not start a thread per core per write.
@@ -45,11 +45,13 @@ _SQL_TYPES: Final = {
 # A record is text and not JSON: DuckDB's JSON refuses escapes of lone surrogates, and one such row would take its batch
 # down. The operators of JSON (record ->> '$.error') work on it all the same.
 _KEY_COLUMNS: Final = "id VARCHAR PRIMARY KEY, _generation BIGINT NOT NULL, _offset BIGINT NOT NULL"
+_BESIDE: Final[dict[str, tuple[str, ...]]] = {"cost": PRICING_COLUMNS}
 _TABLES: Final = "\n".join(
     [
         *(
             f"CREATE TABLE IF NOT EXISTS trace_{kind} ({_KEY_COLUMNS}, record VARCHAR NOT NULL, "
-            f"{', '.join(f'{column.name} {_SQL_TYPES[column.type]}' for column in columns)});"
+            f"{', '.join(f'{column.name} {_SQL_TYPES[column.type]}' for column in columns)}"
+            f"{''.join(f', {name} VARCHAR' for name in _BESIDE.get(kind, ()))});"
             for kind, columns in COLUMNS.items()
         ),
         """CREATE TABLE IF NOT EXISTS trace_deletions (kind VARCHAR NOT NULL, id VARCHAR NOT NULL,
@@ -65,7 +67,7 @@ CREATE OR REPLACE VIEW trace_spend AS
 SELECT id AS cost_id, run_id, attempt_id, conversation, spent_at,
     CAST(make_timestamp(epoch_us(spent_at)) AS DATE) AS day,  -- UTC, whatever the reader's time zone
     model, measurement_kind, input_tokens, output_tokens, cached_input_tokens, cache_write_input_tokens,
-    reasoning_output_tokens, total_tokens, cost_usd, cost_kind, source
+    reasoning_output_tokens, total_tokens, cost_usd, cost_kind, price_basis, price_reason, price_table_version, source
 FROM (
     SELECT *,
         bool_or(measurement_kind = 'delta') OVER (PARTITION BY conversation) AS has_deltas,
@@ -83,15 +85,20 @@ WITH calls AS (
     SELECT attempt_id, count(*) FILTER (status = 'pending') AS open_gates,
         fsum(epoch(resolved_at) - epoch(opened_at) ORDER BY id) FILTER (gate_kind = 'human') AS gate_wait_s
     FROM trace_gate GROUP BY attempt_id
+), spend AS (
+    -- The attempt's own cost is what its sources knew; this adds the estimates of an export that makes some.
+    SELECT attempt_id, fsum(cost_usd ORDER BY cost_id) AS known_cost_usd, count(*) - count(cost_usd) AS costs_unknown
+    FROM trace_spend GROUP BY attempt_id
 )
 SELECT run_id, id AS attempt_id, step_id, iteration, attempt, step_kind, phase, outcome, retryable, error, signal,
     started_at, completed_at, epoch(completed_at) - epoch(started_at) AS duration_s, agent_id, runner_ref, execution_id,
     conversation, model, coalesce(calls, 0) AS calls, coalesce(tool_calls, 0) AS tool_calls,
     coalesce(tool_errors, 0) AS tool_errors, coalesce(open_gates, 0) AS open_gates, gate_wait_s,
-    input_tokens, output_tokens, cost_usd
+    input_tokens, output_tokens, cost_usd, known_cost_usd, coalesce(costs_unknown, 0) AS costs_unknown
 FROM trace_attempt
 LEFT JOIN calls ON calls.attempt_id = trace_attempt.id
-LEFT JOIN gates ON gates.attempt_id = trace_attempt.id;
+LEFT JOIN gates ON gates.attempt_id = trace_attempt.id
+LEFT JOIN spend ON spend.attempt_id = trace_attempt.id;
 
 CREATE OR REPLACE VIEW trace_runs AS
 WITH attempts AS (
@@ -132,7 +139,9 @@ LEFT JOIN spend ON spend.run_id = trace_run.id;
 _STAGE: Final = """
 CREATE OR REPLACE TEMP TABLE incoming AS
 SELECT unnest(?::VARCHAR[]) AS kind, unnest(?::VARCHAR[]) AS id, unnest(?::BIGINT[]) AS _generation,
-    unnest(?::BIGINT[]) AS _offset, unnest(?::VARCHAR[]) AS record, unnest(?::VARCHAR[]) AS storable
+    unnest(?::BIGINT[]) AS _offset, unnest(?::VARCHAR[]) AS record, unnest(?::VARCHAR[]) AS storable,
+    unnest(?::VARCHAR[]) AS price_basis, unnest(?::VARCHAR[]) AS price_reason,
+    unnest(?::VARCHAR[]) AS price_table_version
 """
 _IS_NEWER: Final = "(incoming._generation, incoming._offset) > ({0}._generation, {0}._offset)"
 _FORGET_DELETIONS: Final = f"""
@@ -142,10 +151,10 @@ WHERE incoming.record IS NOT NULL AND incoming.kind = trace_deletions.kind AND i
 """  # noqa: S608 - every part is a constant of this module
 
 
-def _typed(columns: Sequence[Column], text: str, rows: str) -> str:
+def _typed(columns: Sequence[Column], text: str, rows: str, beside: Sequence[str] = ()) -> str:
     """SELECT of key, record and typed columns, read from the JSON in ``text`` of ``rows`` (a table with conditions).
 
-    A text that DuckDB's JSON refuses gives NULL in every column.
+    A text that DuckDB's JSON refuses gives NULL in every column. ``beside`` are columns of ``rows`` taken as they are.
     """
     shape: dict[str, Any] = {}
     for column in columns:
@@ -153,7 +162,7 @@ def _typed(columns: Sequence[Column], text: str, rows: str) -> str:
         for key in column.path[:-1]:
             level = level.setdefault(key, {})
         level[column.path[-1]] = "VARCHAR" if column.type == "time" else _SQL_TYPES[column.type]
-    values = ", ".join(f"{_value(column)} AS {column.name}" for column in columns)
+    values = ", ".join([*(f"{_value(column)} AS {column.name}" for column in columns), *beside])
     return f"""
     SELECT id, _generation, _offset, record, {values} FROM (
         SELECT *, json_transform(CASE WHEN json_valid({text}) THEN {text} END, '{json.dumps(shape)}') AS parsed
@@ -168,14 +177,15 @@ def _value(column: Column) -> str:
 
 
 def _upsert_sql(kind: str) -> str:
-    names = ["_generation", "_offset", "record", *(column.name for column in COLUMNS[kind])]
+    beside = _BESIDE.get(kind, ())
+    names = ["_generation", "_offset", "record", *(column.name for column in COLUMNS[kind]), *beside]
     rows = f"""incoming WHERE kind = '{kind}' AND record IS NOT NULL AND NOT EXISTS (
         SELECT 1 FROM trace_deletions
         WHERE trace_deletions.kind = incoming.kind AND trace_deletions.id = incoming.id
             AND NOT {_IS_NEWER.format("trace_deletions")}
     )"""  # noqa: S608 - every part is a constant of this module
     return f"""
-    INSERT INTO trace_{kind} BY NAME {_typed(COLUMNS[kind], "coalesce(storable, record)", rows)}
+    INSERT INTO trace_{kind} BY NAME {_typed(COLUMNS[kind], "coalesce(storable, record)", rows, beside)}
     ON CONFLICT (id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in names)}
     WHERE (excluded._generation, excluded._offset) > (trace_{kind}._generation, trace_{kind}._offset)
     """
@@ -196,6 +206,7 @@ def _delete_sql(kind: str) -> str:
     """  # noqa: S608 - every part is a constant of this module
 
 
+_NO_PRICING: Final = (None,) * len(PRICING_COLUMNS)
 _UPSERT: Final = {kind: _upsert_sql(kind) for kind in COLUMNS}
 _DELETE: Final = {kind: _delete_sql(kind) for kind in COLUMNS}
 
@@ -290,7 +301,8 @@ class DuckDBSink:
 
 
 def _staged(batch: Sequence[Upsert]) -> list[list[Any]]:
-    """Columns of the staging table; six lists, because one statement with lists is what DuckDB takes in fastest."""
+    """Columns of the staging table; lists, because one statement with lists is what DuckDB takes in fastest."""
+    pricing = [item.pricing or _NO_PRICING for item in batch]
     return [
         [item.kind for item in batch],
         [storable_text(item.id) for item in batch],
@@ -298,6 +310,7 @@ def _staged(batch: Sequence[Upsert]) -> list[list[Any]]:
         [item.offset for item in batch],
         [None if item.json is None else item.json.decode() for item in batch],
         [_storable(item) for item in batch],
+        *([row[column] for row in pricing] for column in range(len(PRICING_COLUMNS))),
     ]
 
 
@@ -330,6 +343,9 @@ def _migrate(connection: duckdb.DuckDBPyConnection) -> None:
                 FROM ({_typed(added, "record", f"trace_{kind}")}) AS filled
                 WHERE filled.id = trace_{kind}.id"""  # noqa: S608 - our own names
             )
+    for kind, names in _BESIDE.items():
+        for name in names:
+            connection.execute(f"ALTER TABLE trace_{kind} ADD COLUMN IF NOT EXISTS {name} VARCHAR")
     connection.execute(_VIEWS)
     connection.execute("UPDATE trace_meta SET value = ? WHERE name = 'schema_version'", [str(SCHEMA_VERSION)])
     connection.execute("COMMIT")

@@ -2,7 +2,9 @@
 
 Two files. PATH holds records and nothing else: while the sink is open, newer lines are appended to it, and what they
 supersede goes when it is compacted (at close, at open after a crash, and when most of it is superseded).
-``PATH.state`` remembers versions, deletions and how many bytes of PATH count.
+``PATH.state`` remembers versions, deletions and how many bytes of PATH count. Where costs are estimated, what each
+amount rests on is in ``PATH.pricing`` (with a state of its own), a line {kind: pricing, id, basis, reason,
+tableVersion} per cost, written before the record, so that no cost is ever without it.
 
 Order of durability of a write: 1. lines appended to PATH and synced; 2. versions and the new length appended to
 ``PATH.state`` and synced, which is the commit: what stands behind the last commit, in either file, never happened.
@@ -24,14 +26,13 @@ import orjson
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from worker.sink import RecordKey, SinkBusy, SinkRefused, Upsert, Version, newest_by_id
-from worker.sink_files import check_directory, other_policy, sync_directory
+from worker.sink_files import check_directory, other_policy, sync_directory, write_all, write_at
 
 BUSY_DELAY_S: Final = 0.5
 COMPACT_BYTES_MIN: Final = 64 * 1024 * 1024
 """Fewer bytes of superseded lines than this wait until the sink is closed."""
 
 _FORMAT: Final = "trace-projector jsonl 1"
-_COPY_BYTES: Final = 1024 * 1024
 _NEWLINE: Final = b"\n"
 
 
@@ -54,7 +55,9 @@ class JsonlSink:
             raise SinkRefused("a JSONL sink needs a path, as in jsonl:traces.jsonl")
         self._path = Path(location).absolute()
         self._policy_digest = policy_digest
+        self._pricing_path = self._path.with_name(f"{self._path.name}.pricing")
         self._files: _Files | None = None
+        self._pricing: _Files | None = None
         # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
         self._mutex = threading.Lock()
 
@@ -72,9 +75,10 @@ class JsonlSink:
     def _open(self) -> bool:
         with self._mutex:
             if self._files is None:
-                files = _Files(self._path, self._policy_digest)
+                files = _Files.opened(self._path, self._policy_digest)
                 try:
-                    files.load()
+                    if self._pricing_path.exists() or _state_path(self._pricing_path).exists():
+                        self._pricing = _Files.opened(self._pricing_path, self._policy_digest)
                 except BaseException:
                     files.release()
                     raise
@@ -84,16 +88,40 @@ class JsonlSink:
     def _write(self, batch: Sequence[Upsert]) -> None:
         with self._mutex:
             assert self._files is not None, "a sink is opened before it is written"
-            self._files.append(batch)
+            newer = self._files.newer(batch)
+            if self._pricing is None and any(item.pricing is not None for item in newer):
+                self._pricing = _Files.opened(self._pricing_path, self._policy_digest)
+            if self._pricing is not None:
+                self._pricing.append([_pricing_of(item) for item in newer if item.kind == "cost"])
+            self._files.append(newer)
 
     def _close(self) -> None:
         with self._mutex:
-            files, self._files = self._files, None
-            if files is not None:
-                try:
+            held = [files for files in (self._pricing, self._files) if files is not None]
+            self._pricing = self._files = None
+            try:
+                for files in held:
                     files.compact()
-                finally:
+            finally:
+                for files in held:
                     files.release()
+
+
+def _pricing_of(item: Upsert) -> Upsert:
+    """Give what an amount rests on as a line of its own, under the id and version of the cost."""
+    if item.pricing is None:
+        return item._replace(kind="pricing", record=None, json=None)
+    basis, reason, table_version = item.pricing
+    record: dict[str, Any] = {"kind": "pricing", "id": item.id, "basis": basis}
+    if reason is not None:
+        record["reason"] = reason
+    if table_version is not None:
+        record["tableVersion"] = table_version
+    return item._replace(kind="pricing", record=record, json=orjson.dumps(record), pricing=None)
+
+
+def _state_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.state")
 
 
 class _Files:
@@ -102,13 +130,24 @@ class _Files:
     def __init__(self, path: Path, policy_digest: str) -> None:
         check_directory(path)
         self._path = path
-        self._state_path = path.with_name(f"{path.name}.state")
+        self._state_path = _state_path(path)
         self._header = _line({"format": _FORMAT, "policy": policy_digest})
         self.entries: dict[RecordKey, _Entry] = {}
         self._lines_size = self._state_size = self._live_bytes = 0
         self._is_compact = True
         self._lines = -1
         self._state = _locked(self._state_path)
+
+    @classmethod
+    def opened(cls, path: Path, policy_digest: str) -> "_Files":
+        """Open both files and learn what they hold."""
+        files = cls(path, policy_digest)
+        try:
+            files.load()
+        except BaseException:
+            files.release()
+            raise
+        return files
 
     def release(self) -> None:
         """Close both files; the lock goes with them."""
@@ -214,11 +253,13 @@ class _Files:
 
     # ----------------------------------------------------------------------------------------------------- writing
 
+    def newer(self, batch: Sequence[Upsert]) -> list[Upsert]:
+        """Give what is newer than what is here."""
+        return [item for item in batch if item.key not in self.entries or item.version > self.entries[item.key].version]
+
     def append(self, batch: Sequence[Upsert]) -> None:
         """Append what is newer, in the order of durability that the module describes."""
-        newer = [
-            item for item in batch if item.key not in self.entries or item.version > self.entries[item.key].version
-        ]
+        newer = self.newer(batch)
         if not newer:
             return
         self._check_names()
@@ -228,7 +269,7 @@ class _Files:
         lines = [b"" if item.json is None else item.json + _NEWLINE for item in newer]
         assert all(line.count(_NEWLINE) <= 1 for line in lines), "a record's bytes are one line"
         data = b"".join(lines)
-        _write_at(self._lines, data, self._lines_size)
+        write_at(self._lines, data, self._lines_size)
         os.fsync(self._lines)
         size = self._lines_size + len(data)
         versions = (_version_line(item.key, item.version, is_living=item.json is not None) for item in newer)
@@ -244,7 +285,7 @@ class _Files:
 
     def _append_state(self, data: bytes, lines_size: int = 0) -> None:
         data += _line({"bytes": lines_size})
-        _write_at(self._state, data, self._state_size)
+        write_at(self._state, data, self._state_size)
         os.fsync(self._state)
         self._state_size += len(data)
 
@@ -268,7 +309,7 @@ class _Files:
         with _replacing(self._state_path) as state:
             # Locked before it has the name, so that nobody can come in between.
             fcntl.flock(state, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = _write_all(state, self._state_lines())
+            size = write_all(state, self._state_lines())
         os.close(self._state)
         self._state, self._state_size, self._is_compact = state, size, True
 
@@ -279,7 +320,7 @@ class _Files:
             entries[key] = self.entries[key]._replace(start=start)
             start += entries[key].length
         living = (self.entries[key] for key in keys if self.entries[key].length)
-        _write_all(target, (os.pread(self._lines, entry.length, entry.start) for entry in living))
+        write_all(target, (os.pread(self._lines, entry.length, entry.start) for entry in living))
         return entries
 
     def _state_lines(self) -> Iterator[bytes]:
@@ -343,24 +384,3 @@ def _replacing(path: Path) -> Iterator[int]:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-def _write_all(descriptor: int, chunks: Iterable[bytes]) -> int:
-    """Write chunks one after another from the start of a file; gives its size."""
-    position = 0
-    buffer = bytearray()
-    for chunk in chunks:
-        buffer += chunk
-        if len(buffer) >= _COPY_BYTES:
-            _write_at(descriptor, buffer, position)
-            position += len(buffer)
-            buffer = bytearray()
-    _write_at(descriptor, buffer, position)
-    return position + len(buffer)
-
-
-def _write_at(descriptor: int, data: bytes | bytearray, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from worker.sink import RecordKey, SinkRefused, Upsert, Version, newest_by_id
+from worker.sink import Pricing, RecordKey, SinkRefused, Upsert, Version, newest_by_id
 
 
 class MemoryStore:
@@ -13,16 +13,20 @@ class MemoryStore:
     def __init__(self) -> None:
         self.policy_digest: str | None = None
         self.entries: dict[RecordKey, tuple[Version, bytes | None]] = {}
+        self.pricing: dict[RecordKey, Pricing | None] = {}
         self.changes_total = 0
 
     def apply(self, batch: Sequence[Upsert]) -> None:
         """Take in a batch as a whole."""
         changed: dict[RecordKey, tuple[Version, bytes | None]] = {}
+        pricing: dict[RecordKey, Pricing | None] = {}
         for item in newest_by_id(batch):
             known = self.entries.get(item.key)
             if known is None or item.version > known[0]:
                 changed[item.key] = item.version, item.json
+                pricing[item.key] = item.pricing
         self.entries |= changed
+        self.pricing |= pricing
         self.changes_total += len(changed)
 
     def records(self) -> list[bytes]:
