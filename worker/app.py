@@ -19,7 +19,7 @@ from mode import Service
 from mode.types import ServiceT
 
 from worker.consumer import BatchConsumer
-from worker.kafka import has_transactions
+from worker.kafka import has_transactions, quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError
 from worker.logs import configure_logs, error_fields
 from worker.metrics import GaugeName, Metrics
@@ -64,6 +64,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run(settings: Settings) -> int:
+    quiet_abandoned_futures(asyncio.get_running_loop())
     metrics = Metrics()
     exports = [
         ExportRole(settings, export, metrics)

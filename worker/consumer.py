@@ -14,7 +14,13 @@ from typing import Any
 
 import structlog
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
 from mode import Service
 
 from worker.kafka import GroupConsumer, Message, PartitionLostError, TopicPartition
@@ -81,6 +87,7 @@ class BatchConsumer(Service):
         self._consumer: GroupConsumer | None = None
         self._slots: list[_Slot] = []
         self._is_assigned = False
+        self._is_draining = False
         self._wake = asyncio.Event()
         self._poll_task: asyncio.Future[None] | None = None
         self._poll_failures = 0
@@ -127,6 +134,7 @@ class BatchConsumer(Service):
 
     async def drain(self) -> None:
         """Stop polling, let the batches in flight become durable for a while, leave the group; may be called twice."""
+        self._is_draining = True
         if self._poll_task is not None:
             # getmany may be waiting for a rebalance to end; it hands over nothing before it returns, so this is safe.
             self._poll_task.cancel()
@@ -166,6 +174,9 @@ class BatchConsumer(Service):
             polled = await consumer.getmany(
                 *partitions, timeout_ms=int(wait_s * 1000), max_records=self._limits.batch_messages_max
             )
+        except NoOffsetForPartitionError:
+            # The partition came back while it was polled for, and its lane has not chosen a position yet.
+            return {}
         except OffsetOutOfRangeError as error:
             raise StopWorkerError(_out_of_range(error)) from None
         except KafkaError as error:
@@ -288,6 +299,9 @@ class BatchConsumer(Service):
 
     def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Make lanes and let them open on their own: until this returns, the member sends no heartbeat."""
+        if self._is_draining:
+            # The rebalance began before this member left the group; the next one, without it, follows.
+            return
         self._slots = [_Slot(lane) for lane in self.role.make_lanes(partitions)]
         for slot in self._slots:
             self._start(slot, self._open(slot))

@@ -15,6 +15,7 @@ from aiokafka.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
+    KafkaError,
     OutOfOrderSequenceNumber,
     ProducerClosed,
     ProducerFenced,
@@ -114,6 +115,21 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._sender.close(), _CLOSE_TIMEOUT_S)
         await self.client.close()
+
+
+def quiet_abandoned_futures(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep a loop from reporting Kafka errors that nobody asked for.
+
+    aiokafka sets the error that ends a producer on every future it holds, those included that only it could look at;
+    whoever used the producer was told.
+    """
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        is_future = "future" in context and "task" not in context
+        if not (is_future and isinstance(context.get("exception"), KafkaError)):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
 
 
 def client_options(settings: Settings) -> dict[str, Any]:

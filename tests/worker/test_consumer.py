@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import CommitFailedError, KafkaError
+from aiokafka.errors import CommitFailedError, KafkaError, NoOffsetForPartitionError
 
 from tests.worker.fakes.kafka import FakeBroker, FakeConsumer
 from tests.worker.fakes.lane import FakeLane, FakeRole
@@ -442,6 +442,37 @@ def test_stopping_does_not_wait_for_ever() -> None:
         await eventually(lambda: "flush" in world.lane.steps)
         await asyncio.wait_for(world.service.stop(), 5)
         assert world.committed() is None
+
+    run(story)
+
+
+def test_partitions_that_arrive_while_stopping_are_not_taken() -> None:
+    async def story() -> None:
+        world = World()
+        await world.start(ZERO)
+        lane = world.lane
+        lane.gate = asyncio.Event()
+        world.publish(ZERO, b"a")
+        await eventually(lambda: "flush" in lane.steps)
+        stopping = asyncio.ensure_future(world.service.stop())
+        await asyncio.sleep(0)
+        await world.group.give(ZERO, ONE)
+        lane.gate.set()
+        await stopping
+        assert world.role.lanes == [lane]
+        assert not world.service.crashed
+
+    run(story)
+
+
+def test_a_partition_without_a_position_yet_is_no_failed_poll() -> None:
+    async def story() -> None:
+        world = World()
+        world.group.poll_errors = [NoOffsetForPartitionError()] * 1_000
+        await world.start(ZERO)
+        world.publish(ZERO, b"a")
+        await eventually(lambda: world.committed() == 1)
+        await world.service.stop()
 
     run(story)
 

@@ -1,0 +1,21 @@
+"""A pipeline for each test: its own topics, groups and directory on the session's broker."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.brokers.broker import Broker
+from tests.integration.pipeline import KEY, KEY_VARIABLE, Pipeline
+
+
+@pytest.fixture
+def pipeline(kafka: Broker, fresh_app_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+    """Give a pipeline whose workers are gone after the test, however it ends."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    made = Pipeline(kafka, fresh_app_id, tmp_path)
+    made.write_config()
+    try:
+        yield made
+    finally:
+        made.close()
