@@ -167,6 +167,12 @@ def test_the_day_of_spend_is_that_of_utc(file: DuckDBDestination) -> None:
         assert connection.execute("SELECT CAST(day AS VARCHAR) FROM trace_spend").fetchall() == [("2026-09-28",)]
 
 
+def test_only_what_is_deleted_now_stands_among_the_deletions(file: DuckDBDestination) -> None:
+    one, two = run_record("r1"), run_record("r2")
+    file.write([deletion(one, 1), deletion(two, 2)], [upsert(one, 3)])
+    assert file.query("FROM trace_deletions") == [("run", "r2", 1, 2)]
+
+
 # ------------------------------------------------------------------------------- spend: sums never double, null is null
 
 

@@ -1,7 +1,10 @@
 """The JSONL file: order, crashes at every byte, and files that something else has changed."""
 
 import asyncio
+import errno
+import itertools
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -152,6 +155,38 @@ def test_a_compaction_that_fails_leaves_the_file_writable(file: JsonlDestination
     asyncio.run(work())
     assert {path.name for path in file.directory.iterdir()} == {"traces.jsonl", "traces.jsonl.state"}
     assert file.write([upsert(RUNS[0], 100)]).keys() == {("run", f"r{number}") for number in range(10)}
+
+
+@pytest.mark.parametrize("failing_sync", [1, 2], ids=["lines", "state"])
+def test_a_write_that_was_not_made_durable_leaves_nothing_for_the_next_commit(
+    file: JsonlDestination, monkeypatch: pytest.MonkeyPatch, failing_sync: int
+) -> None:
+    crashed = []
+    calls = itertools.count(1)
+    fsync = os.fsync
+
+    def fail_once(descriptor: int) -> None:
+        if next(calls) == failing_sync:
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    async def work(sink: Sink) -> None:
+        await sink.write(FIRST)
+        monkeypatch.setattr(os, "fsync", fail_once)
+        with pytest.raises(OSError, match="Input/output error"):
+            await sink.write([deletion(record, 20 + n) for n, record in enumerate([*RUNS[:3], *DOC_RUN])] + [SECOND[2]])
+        monkeypatch.setattr(os, "fsync", fsync)
+        await sink.write(SECOND[:1])
+        assert set(by_key_of_last(file.path.read_bytes())) == {item.json for item in [SECOND[0], *FIRST[1:]]}
+        crashed.append(copy_of(file, "crashed"))
+
+    file.run(work)
+    assert set(crashed[0].write([]).values()) == {item.json for item in [SECOND[0], *FIRST[1:]]}
+
+
+def by_key_of_last(lines: bytes) -> list[bytes]:
+    """The last line of each record, as a reader of an open file takes it."""
+    return list({json.loads(line)["id"]: line for line in lines.splitlines()}.values())
 
 
 def test_superseded_lines_are_compacted_away_while_the_file_is_open(

@@ -88,6 +88,10 @@ def test_deleted_then_older_stays_deleted(destination: Destination) -> None:
     assert destination.write([deletion(RUNNING, 7)], [upsert(RUNNING, 3)], [upsert(DONE, 7)]) == {}
 
 
+def test_an_older_deletion_does_not_weaken_a_newer_one(destination: Destination) -> None:
+    assert destination.write([deletion(RUNNING, 7)], [deletion(RUNNING, 3)], [upsert(DONE, 5)]) == {}
+
+
 @pytest.mark.parametrize("order", [1, -1], ids=["older first", "newer first"])
 @pytest.mark.parametrize("deleted_at", [3, 9])
 def test_a_record_and_its_deletion_in_one_batch_follow_their_versions(
