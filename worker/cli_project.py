@@ -61,7 +61,7 @@ Examples:
   trace-projector project topics/ --to duckdb:traces.duckdb --no-redact
   trace-projector --config my.toml project topics/ --to jsonl:traces.jsonl --export public
   trace-projector project ~/.claude/projects --harness claude-code --namespace laptop \\
-      --to duckdb:mine.duckdb --no-redact
+      --to duckdb:mine.duckdb --no-redact --estimate-costs
 """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -70,6 +70,11 @@ Examples:
 )
 @click.option("--export", "export_name", metavar="NAME", help="Redact as this export of the settings does.")
 @click.option("--no-redact", is_flag=True, help="Write records as they are, as sensitive as the sources.")
+@click.option(
+    "--estimate-costs",
+    is_flag=True,
+    help="Estimate the costs that no source gives, as the setting estimate_costs does, by prices_file or our table.",
+)
 @click.option(
     "--unbound",
     type=click.Choice(["hold", "standalone"]),
@@ -86,6 +91,7 @@ def project_command(  # noqa: PLR0913  (one argument per option)
     url: str,
     export_name: str | None,
     no_redact: bool,
+    estimate_costs: bool,
     unbound: Any,
     harness: str | None,
     namespace: str | None,
@@ -106,8 +112,10 @@ def project_command(  # noqa: PLR0913  (one argument per option)
 
     # Imported late: a mistyped option should not wait for a database driver.
     from worker.file_mode import TargetError, file_policy, project_files  # noqa: PLC0415
+    from worker.price_file import estimate_prices, load_prices  # noqa: PLC0415
 
-    policy = file_policy(export)
+    prices = load_prices(settings) if estimate_costs else estimate_prices(settings, export)
+    policy = file_policy(export, prices)
     for warning in policy.warnings:
         click.echo(f"warning: {warning}", err=True)
     try:
@@ -121,6 +129,8 @@ def project_command(  # noqa: PLR0913  (one argument per option)
         click.echo(f"passed over   {path}: {reason}", err=True)
     for line in summary_lines(tally):
         click.echo(line, err=True)
+    if prices is not None:
+        click.echo(f"{_row('amounts', Counter(tally.amounts.values()))} by price table {prices.version}", err=True)
     return EXIT_FAILED if tally.dead_letter_count else 0
 
 

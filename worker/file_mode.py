@@ -7,7 +7,7 @@ target's place. Whatever fails before that leaves the target as it was.
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from projections.prices import PriceTable
 from worker.exports import ExportPolicy, RecordMessage, make_upserts
 from worker.local_fold import GENERATION, Tally, Unbound, fold_files
 from worker.settings import ExportSettings, LimitSettings
-from worker.sink import Sink, SinkRefused, open_sink, split_sink_url
+from worker.sink import Sink, SinkRefused, Upsert, open_sink, split_sink_url
 from worker.source_files import SourceFile
 
 
@@ -75,11 +75,11 @@ async def project_files(
                 raise TargetError(
                     f"file mode writes {', '.join(f'{name}:PATH' for name in FILE_SINKS)} or -", usage=True
                 )
-            await _write(open_sink(url, policy.digest), policy, changes)
+            await _write(open_sink(url, policy.digest), policy, changes, tally)
             return tally
         target = _target(scheme, location, files)
         with _replacing(target, FILE_SINKS[scheme]) as temporary:
-            await _write(open_sink(f"{scheme}:{temporary}", policy.digest), policy, changes)
+            await _write(open_sink(f"{scheme}:{temporary}", policy.digest), policy, changes, tally)
     except SinkRefused as error:
         raise TargetError(str(error), usage=True) from error
     return tally
@@ -136,12 +136,23 @@ def record_of(change: Change, offset: int) -> RecordMessage:
     return RecordMessage(GENERATION, offset, *change)
 
 
-async def _write(sink: Sink, policy: ExportPolicy, changes: Iterator[list[Change]]) -> None:
+async def _write(sink: Sink, policy: ExportPolicy, changes: Iterator[list[Change]], tally: Tally) -> None:
     """Write all changes in the order they came; the sink is closed, and so complete, only when all of them are in."""
     await sink.open()
     offset = 0
     for batch in changes:
         items = [record_of(change, offset + index) for index, change in enumerate(batch)]
         offset += len(items)
-        await sink.write(make_upserts(policy, items))
+        upserts = make_upserts(policy, items)
+        _note_amounts(upserts, tally)
+        await sink.write(upserts)
     await sink.close()
+
+
+def _note_amounts(upserts: Iterable[Upsert], tally: Tally) -> None:
+    for upsert in upserts:
+        if upsert.pricing is not None:
+            said = (upsert.pricing.basis, upsert.pricing.reason)
+            tally.amounts[upsert.key] = " ".join(part for part in said if part is not None)
+        else:
+            tally.amounts.pop(upsert.key, None)

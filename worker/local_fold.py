@@ -41,6 +41,7 @@ class Tally:
     """What happened to every message; consumed = projected + ignored + dead-lettered.
 
     Counters are keyed by (source, reason code); ``partial`` counts projected messages of which parts were refused.
+    ``amounts`` says per living cost where its amount comes from, or why it has none, if costs were to be estimated.
     """
 
     messages: Counter[str] = field(default_factory=Counter)
@@ -52,6 +53,7 @@ class Tally:
     refused: list[RefusedMessage] = field(default_factory=list)
     held: Counter[str] = field(default_factory=Counter)
     living: set[RecordKey] = field(default_factory=set)
+    amounts: dict[RecordKey, str] = field(default_factory=dict)
 
     @property
     def records(self) -> Counter[str]:
