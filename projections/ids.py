@@ -58,6 +58,8 @@ FILE_ID_PATTERN = ecma_pattern(FILE_ID_SOURCE)
 BRANCH_ID_PATTERN = ecma_pattern(BRANCH_ID_SOURCE)
 COST_ID_PATTERN = ecma_pattern(COST_ID_SOURCE)
 CORRELATION_KEY_PATTERN = ecma_pattern(CORRELATION_KEY_SOURCE)
+"""A correlation key, ``<prefix>.<name>``; to be used with ``fullmatch``."""
+
 ACTOR_PATTERN = ecma_pattern(ACTOR_SOURCE)
 
 _REPO_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*://[^/]+/|[^/@:]+@[^/:]+:)/*(?P<path>[^?#]+)", re.IGNORECASE)

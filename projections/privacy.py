@@ -26,6 +26,7 @@ LOCAL_MARK: Final = "[local]"
 """Stands for each value of a map whose keys may leave and whose values may not."""
 
 DIGEST_PREFIX: Final = "hmac-sha256:"
+"""What a digested value begins with; 64 hexadecimal digits follow."""
 
 # No storable text holds a NUL, so no value of a record can have the digest of this label.
 _KEY_ID_LABEL: Final = b"trace-projector\x00key id"

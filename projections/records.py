@@ -32,9 +32,13 @@ Scope = str
 Extra = Literal["forbid", "allow"]
 
 RECORD_KINDS: Final[tuple[str, ...]] = get_args(RecordKind)
+"""The kinds of trace records."""
+
 ARTIFACT_KINDS: Final[tuple[str, ...]] = tuple(
     scope.removeprefix("artifact.") for scope in RECORD_MODELS if scope.startswith("artifact.")
 )
+"""The kinds of artifact records."""
+
 _SCOPES: Final[dict[tuple[str, str | None], Scope]] = {
     (scope.partition(".")[0], scope.partition(".")[2] or None): scope for scope in RECORD_MODELS
 }

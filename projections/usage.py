@@ -14,6 +14,7 @@ Measurement = Mapping[str, Any]
 Basis = Literal["delta", "snapshot"]
 
 TOKEN_FIELDS = ("input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total")
+"""Token counts of a measurement, in record order; all are there, null when unknown."""
 
 
 class FoldedUsage(NamedTuple):

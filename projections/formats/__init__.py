@@ -42,3 +42,4 @@ FORMATS: dict[str, Format] = {
     "observation": Format(None, ObservationAssembly),
     "robota": Format(read_robota_line, RobotaAssembly),
 }
+"""The transcript formats by name, as ``source.format`` of a transcript message gives it."""

@@ -37,6 +37,7 @@ SOURCES: dict[str, Source] = {
     "transcripts": Source(transcripts.project_event, ()),
     "erasures": Source(erasures.project_event, ()),
 }
+"""The sources by name; the topics they are read from are settings."""
 
 
 def project_message(
