@@ -19,7 +19,7 @@ Moment = tuple[int, str]
 """An instant: seconds since 1970 UTC, and the digits of its fraction without trailing zeros."""
 
 
-_DOUBLE_MAX: Final = (2 - 2**-52) * 2.0**1023
+DOUBLE_MAX: Final = (2 - 2**-52) * 2.0**1023
 
 
 def moment_of(time: str) -> Moment:
@@ -114,7 +114,7 @@ def sum_usd(amounts: Iterable[float]) -> float:
     try:
         return math.fsum(amounts)
     except OverflowError:
-        return _DOUBLE_MAX
+        return DOUBLE_MAX
 
 
 class UsageTally:
