@@ -133,12 +133,14 @@ class UsageTally:
         """Add a measurement that counts."""
         self._costs += 1
         self._deltas += measurement["kind"] == "delta"
-        for field, count in measurement["tokens"].items():
+        for field in TOKEN_FIELDS:
+            count = measurement["tokens"].get(field)
             if count is None:
                 self._unknown[field] += 1
             else:
                 self._tokens[field] += count
-        cost = measurement["cost"]
+        # A redacted record leaves an unknown cost out.
+        cost = measurement.get("cost")
         if cost is not None:
             self._usd.append(cost["usd"])
             if cost["kind"] == "estimate":

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
+from projections.ids import split_attempt_id
 from projections.reports.spend import (
     DOUBLE_MAX,
     Moment,
@@ -74,6 +75,7 @@ class _Layout:
         self._all.spends = list(spends)
         self._by_attempt = {attempt["id"]: _Belongings() for attempt in self._attempts}
         self._by_conversation: dict[str, _Belongings] = {}
+        self._gates_by_step: dict[str, list[Record]] = {}
         self._gates_alone: list[Record] = []
         self._hand_out()
         times = [time for record in records for time in _times_of(record)] + self._all.times()
@@ -81,14 +83,19 @@ class _Layout:
         self._origin = moment_of(self._start)
 
     def _hand_out(self) -> None:
-        """Give every record to its attempt, if the run has it, else to its conversation, else to the run."""
+        """Give every record to its attempt, if that is there, else to its conversation; a gate to its step or run."""
         for call in self._all.calls:
             self._owner_of(call).calls.append(call)
         for spend in self._all.spends:
             self._owner_of(spend.record).spends.append(spend)
         for gate in self._all.gates:
-            owner = self._by_attempt.get(gate.get("attemptId", ""))
-            (self._gates_alone if owner is None else owner.gates).append(gate)
+            owner, parts = self._by_attempt.get(gate.get("attemptId", "")), split_attempt_id(gate.get("attemptId", ""))
+            if owner is not None:
+                owner.gates.append(gate)
+            elif parts is not None:
+                self._gates_by_step.setdefault(parts.step, []).append(gate)
+            else:
+                self._gates_alone.append(gate)
 
     def _owner_of(self, record: Record) -> _Belongings:
         owner = self._by_attempt.get(record.get("attemptId", ""))
@@ -113,7 +120,7 @@ class _Layout:
         return Instant(time, _seconds_between(self._origin, moment_of(time)))
 
     def _lanes(self) -> tuple[Lane, ...]:
-        by_step: dict[str, list[Bar]] = {}
+        by_step: dict[str, list[Bar]] = {step: [] for step in self._gates_by_step}
         for attempt in self._attempts:
             by_step.setdefault(attempt["stepId"], []).append(self._bar(attempt))
         lanes = [self._step_lane(step, bars) for step, bars in by_step.items()]
@@ -127,10 +134,11 @@ class _Layout:
     def _step_lane(self, step: str, bars: list[Bar]) -> Lane:
         bars = _stacked(bars)
         gates = [self._gate(gate, bar.row) for bar in bars for gate in self._by_attempt[bar.id].gates]
+        gates += [self._gate(gate, 0) for gate in self._gates_by_step.get(step, ())]
         return Lane(
             kind="step",
             key=step,
-            rows=1 + max(bar.row for bar in bars),
+            rows=1 + max((bar.row for bar in bars), default=0),
             bars=tuple(bars),
             gates=tuple(sorted(gates, key=_gate_order)),
             ticks=(),
@@ -185,15 +193,15 @@ class _Layout:
         points = []
         usd, usd_unknown, tokens, tokens_unknown = Fraction(0), 0, 0, 0
         for spend in self._spends:
-            cost, counts = spend.measurement["cost"], spend.measurement["tokens"]
+            cost, counts = spend.measurement.get("cost"), spend.measurement["tokens"]
             if cost is None:
                 usd_unknown += 1
             else:
                 # Exact, and rounded once per point, so that the last point is the sum that the report gives.
                 usd += Fraction(cost["usd"])
-            if counts["input"] is None or counts["output"] is None:
-                tokens_unknown += 1
-            tokens += (counts["input"] or 0) + (counts["output"] or 0)
+            spent = [counts.get("input"), counts.get("output")]
+            tokens_unknown += None in spent
+            tokens += sum(count for count in spent if count is not None)
             at = self._instant(spend.record["at"])
             points.append(CurvePoint(at, _rounded(usd), usd_unknown, tokens, tokens_unknown))
         return tuple(points)

@@ -88,6 +88,7 @@ class GateSpan(NamedTuple):
 class Lane(NamedTuple):
     """What happened in one step; or in a conversation, or the run, without an attempt to put it to.
 
+    A gate may come before its attempt; it is in the lane of its step all the same.
     ``key`` is the step id, the conversation's ref or the run id. ``ticks`` and ``usage`` are of calls and costs without
     an attempt; those of attempts are in the bars.
     """
