@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
+from worker.harnesses import HARNESSES
 from worker.settings import ExportSettings, Settings
-from worker.source_files import PassedOver, SourceFile, SourceFileError, find_source_files
+from worker.source_files import SourceFile, SourceFileError, find_source_files
+from worker.transcript_files import PassedOver
 
 
 def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,20 +39,17 @@ def source_files_or_fail(
     if harness is None and (namespace is not None or native_id is not None):
         raise click.UsageError("--namespace and --native-id go with --harness")
     if harness is not None:
-        _check_harness(harness)
+        check_harness(harness)
     try:
         return find_source_files(paths, settings, harness=harness, namespace=namespace, native_id=native_id)
     except SourceFileError as error:
         raise CommandFailed(str(error), EXIT_USAGE if error.usage else EXIT_FAILED) from error
 
 
-def _check_harness(harness: str) -> None:
-    from projections.formats import FORMATS  # noqa: PLC0415  (late, like every heavy import of a command)
-
-    # Observations are no file format: they come on the topic, already read.
-    known = sorted(name for name in FORMATS if name != "observation")
-    if harness not in known:
-        raise click.UsageError(f"no transcripts of harness {harness} can be read; there are: {', '.join(known)}")
+def check_harness(harness: str) -> None:
+    """Refuse the name of a harness whose transcripts nobody knows."""
+    if harness not in HARNESSES:
+        raise click.UsageError(f"no transcripts of harness {harness} can be read; there are: {', '.join(HARNESSES)}")
 
 
 @click.command(

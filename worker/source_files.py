@@ -1,23 +1,22 @@
-"""Source messages out of files: topic files with one message value a line, and native transcript files.
+"""Source messages out of files: topic files with one message value a line, and native transcript files."""
 
-Lines are read as raw bytes: only 0x0A ends one, and a byte offset counts raw bytes. No line is held that is longer than
-the limit, whatever the file holds.
-"""
-
-import base64
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.sources import SOURCES
+from worker.harnesses import HARNESSES
+from worker.harnesses.contract import Harness, Transcript
+from worker.harnesses.discovery import Found, Unavailable, chosen_places, discover, identify
+from worker.raw_lines import RawLine, read_lines
 from worker.settings import LimitSettings, Settings
-from worker.transcript_files import TranscriptSource, find_transcript_source
+from worker.transcript_files import PassedOver, open_transcript
+from worker.transcript_lines import TranscriptLine, says_nothing
 
-_CHUNK_BYTES = 1 << 20
 _TOMBSTONE_BYTES_MAX = 64 << 10
 
 
@@ -30,12 +29,12 @@ class SourceFileError(Exception):
 
 
 class SourceFile(NamedTuple):
-    """One file to read: the source it belongs to and, for a native transcript, what its lines belong to."""
+    """One file to read: the source it belongs to and, for a native transcript, whose that is."""
 
     path: Path
     source: str
     partition: int
-    transcript: TranscriptSource | None
+    transcript: Transcript | None
     size_bytes: int
 
 
@@ -65,40 +64,6 @@ class SourceMessage(NamedTuple):
         return f"{self.origin}:{self.line}"
 
 
-class RawLine(NamedTuple):
-    """One physical line: its first byte's offset, its bytes without the newline (None beyond the limit), its length."""
-
-    byte_offset: int
-    content: bytes | None
-    size_bytes: int
-    terminated: bool
-
-
-def read_lines(stream: IO[bytes], line_bytes_max: int) -> Iterator[RawLine]:
-    """Yield the lines of a binary stream; an over-long one is passed over in pieces and yielded without its content."""
-    byte_offset = 0
-    while piece := stream.readline(line_bytes_max + 1):
-        size = len(piece)
-        content: bytes | None = piece
-        while not piece.endswith(b"\n") and size > line_bytes_max:
-            content = None
-            piece = stream.readline(_CHUNK_BYTES)
-            if not piece:
-                break
-            size += len(piece)
-        terminated = piece.endswith(b"\n")
-        bare = size - terminated
-        yield RawLine(byte_offset, content if content is None else content[:bare], bare, terminated)
-        byte_offset += size
-
-
-class PassedOver(NamedTuple):
-    """A file of a directory that is not read, and why."""
-
-    path: Path
-    reason: str
-
-
 def find_source_files(
     paths: Iterable[Path],
     settings: Settings,
@@ -116,7 +81,7 @@ def find_source_files(
         return _find_topic_files(paths, settings)
     if namespace is None:
         raise SourceFileError("transcript files need --namespace beside --harness", usage=True)
-    return _find_transcript_files(paths, harness, namespace, native_id)
+    return _find_transcript_files(paths, HARNESSES[harness], namespace, native_id)
 
 
 def _find_topic_files(paths: Iterable[Path], settings: Settings) -> tuple[list[SourceFile], list[PassedOver]]:
@@ -125,7 +90,7 @@ def _find_topic_files(paths: Iterable[Path], settings: Settings) -> tuple[list[S
     passed_over: list[PassedOver] = []
     for path in paths:
         count_before = len(files)
-        for candidate in _candidates(path, "*.jsonl"):
+        for candidate in _candidates(path):
             source = names.get(candidate.name.removesuffix(".jsonl"))
             if source is None:
                 passed_over.append(PassedOver(candidate, "not named after a topic"))
@@ -141,35 +106,46 @@ def _find_topic_files(paths: Iterable[Path], settings: Settings) -> tuple[list[S
 
 
 def _find_transcript_files(
-    paths: Iterable[Path], harness: str, namespace: str, native_id: str | None
+    paths: Iterable[Path], harness: Harness, namespace: str, native_id: str | None
 ) -> tuple[list[SourceFile], list[PassedOver]]:
     files: list[SourceFile] = []
     passed_over: list[PassedOver] = []
     for path in paths:
-        candidates = _candidates(path, "**/*.jsonl")
-        if not candidates:
-            raise SourceFileError(f"{path}: holds no .jsonl file", usage=True)
-        if native_id is not None and (files or len(candidates) > 1):
-            raise SourceFileError("--native-id names one conversation, and there are several files", usage=True)
-        for candidate in candidates:
+        found = _discovered(path, harness)
+        passed_over += found.passed_over
+        for file in found.files:
+            shown = path / file.relative if path.is_dir() else path
             try:
-                transcript = find_transcript_source(candidate, harness, namespace, native_id)
+                transcript = Transcript(file, harness, identify(harness, file, namespace, native_id))
             except OSError as error:
-                raise _unreadable(candidate, error) from error
+                raise _unreadable(shown, error) from error
             except ValueError as error:
                 # Among many, a file of nobody's (empty, or never more than begun) is no reason to read none.
-                if candidate == path:
+                if shown == path:
                     raise SourceFileError(f"{path}: {error}") from error
-                passed_over.append(PassedOver(candidate, str(error)))
+                passed_over.append(PassedOver(shown, str(error)))
             else:
-                files.append(SourceFile(candidate, "transcripts", len(files), transcript, _size(candidate)))
+                files.append(SourceFile(shown, "transcripts", len(files), transcript, file.size_bytes))
+    if native_id is not None and len({file.transcript.source for file in files if file.transcript}) < len(files):
+        raise SourceFileError("--native-id names one conversation, and there are several files", usage=True)
     return files, passed_over
 
 
-def _candidates(path: Path, pattern: str) -> list[Path]:
+def _discovered(path: Path, harness: Harness) -> Found:
+    found = discover(chosen_places(harness, [path]))
+    if isinstance(found, Found):
+        return found
+    if isinstance(found, Unavailable):
+        raise SourceFileError(found.reason)
+    if not path.exists():
+        raise SourceFileError(f"{path}: no such file or directory", usage=True)
+    raise SourceFileError(f"{path}: holds no {' and no '.join(harness.names).replace('*', '')} file", usage=True)
+
+
+def _candidates(path: Path) -> list[Path]:
     try:
         if path.is_dir():
-            return sorted(found for found in path.glob(pattern) if found.is_file())
+            return sorted(found for found in path.glob("*.jsonl") if found.is_file())
         if not path.exists():
             raise SourceFileError(f"{path}: no such file or directory", usage=True)
     except OSError as error:
@@ -190,45 +166,44 @@ def _unreadable(path: Path, error: OSError) -> SourceFileError:
 
 def read_messages(file: SourceFile, limits: LimitSettings) -> Iterator[SourceMessage]:
     """Yield every message of a file in its order; SourceFileError when the file cannot be read."""
-    line_bytes_max = limits.message_bytes_max if file.transcript is None else limits.transcript_line_bytes_max
     try:
-        with file.path.open("rb") as stream:
-            for number, line in enumerate(read_lines(stream, line_bytes_max), start=1):
-                yield _message(file, number, line)
+        if file.transcript is not None:
+            with open_transcript(file.transcript.file) as stream:
+                lines = file.transcript.reader(stream, limits).lines(is_closed=True)
+                for number, line in enumerate(lines, start=1):
+                    yield _message(file, number, line)
+        else:
+            with file.path.open("rb") as stream:
+                for number, raw in enumerate(read_lines(stream, limits.message_bytes_max), start=1):
+                    yield _topic_message(file, number, raw)
     except OSError as error:
         raise _unreadable(file.path, error) from error
 
 
-def _message(file: SourceFile, number: int, line: RawLine) -> SourceMessage:
-    message = SourceMessage(
+def _message(file: SourceFile, number: int, line: TranscriptLine | RawLine) -> SourceMessage:
+    return SourceMessage(
         source=file.source,
         origin=str(file.path),
         line=number,
         partition=file.partition,
         offset=number - 1,
         key=None,
-        value=None,
+        value=line.value if isinstance(line, TranscriptLine) else None,
         size_bytes=line.size_bytes,
+        refused=line.refused if isinstance(line, TranscriptLine) else None,
+        skipped=line.skipped if isinstance(line, TranscriptLine) else None,
     )
+
+
+def _topic_message(file: SourceFile, number: int, line: RawLine) -> SourceMessage:
+    message = _message(file, number, line)
     if line.content is None:
-        return message._replace(refused="message_too_large" if file.transcript is None else "line_too_large")
-    if not line.content.strip(b" \t\r"):
-        return message._replace(skipped="blank_line")
+        return message._replace(refused="message_too_large")
     # A file that is still written ends in the middle of a line; that is no error, and it is read when it is complete.
-    if not line.terminated and not _parses(line.content):
-        return message._replace(skipped="unfinished_line")
-    if file.transcript is not None:
-        return message._replace(value=_transcript_value(file.transcript, line))
+    if (nothing := says_nothing(line)) is not None:
+        return message._replace(skipped=nothing)
     key = tombstone_key(line.content)
     return message._replace(value=line.content) if key is None else message._replace(key=key)
-
-
-def _parses(content: bytes) -> bool:
-    try:
-        decode_json(content.rstrip(b"\0"))
-    except ProjectionError:
-        return False
-    return True
 
 
 def tombstone_key(content: bytes) -> bytes | None:
@@ -244,13 +219,3 @@ def tombstone_key(content: bytes) -> bytes | None:
         return None
     key = parsed["key"]
     return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else orjson.dumps(key)
-
-
-def _transcript_value(transcript: TranscriptSource, line: RawLine) -> bytes:
-    """Wrap one native line as the transcripts topic carries it."""
-    assert line.content is not None
-    message = {"source": transcript._asdict(), "byteOffset": line.byte_offset}
-    try:
-        return orjson.dumps(message | {"line": line.content.decode("utf-8")})
-    except UnicodeDecodeError:
-        return orjson.dumps(message | {"lineB64": base64.b64encode(line.content).decode("ascii")})
