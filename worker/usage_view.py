@@ -20,6 +20,8 @@ UNKNOWN_KEY: Final = "(unknown)"
 KEY_CELLS: Final = (48, 12)
 """So wide a key is while there are columns to do without, and so narrow when there are none."""
 GAP_CELLS: Final = 2
+USD_STEP: Final = 0.0001
+"""Amounts are shown to this; what is less keeps its first digits."""
 
 
 class _Marks(NamedTuple):
@@ -42,7 +44,7 @@ def _tokens(field: str) -> Callable[[Usage, _Marks], str]:
 
 
 def _usd(usage: Usage, marks: _Marks) -> str:
-    text = _sum_text(usage.usd, usage.costs, marks, "{:,.4f}")
+    text = _sum_text(usage.usd, usage.costs, marks, "{:,.4f}" if usage.usd.known >= USD_STEP else "{:.2g}")
     return f"~{text}" if usage.estimated_usd else text
 
 
@@ -84,9 +86,9 @@ def usage_table(report: UsageReport, console: Console) -> Iterator[RenderableTyp
     if not report.rows:
         yield Text("no usage in these records at that time")
         return
-    keys = [_key_text(report, row, marks) for row in report.rows]
+    keys = [_key_text(row, marks) for row in report.rows]
     columns = [column for column in _COLUMNS if _says_something(column, report, marks)]
-    silent = [column.name for column in _COLUMNS if column not in columns and column.cell(report.total, marks)]
+    silent = [column.name for column in _COLUMNS if column not in columns and column.cell(report.total, marks) == "?"]
     shown_columns = _fitting(columns, _cells_of(keys, KEY_CELLS[0]), report, marks, console.width)
     if _width(shown_columns, _cells_of(keys, KEY_CELLS[1]), report, marks) > console.width:
         shown_columns = columns
@@ -110,7 +112,7 @@ def _fitting(
     return columns
 
 
-def _key_text(report: UsageReport, row: UsageRow, marks: _Marks) -> str:
+def _key_text(row: UsageRow, marks: _Marks) -> str:
     key = UNKNOWN_KEY if row.key is None else shown_name(row.key, ascii_only=marks.ascii_only)
     return key if row.workflow is None else f"{shown_name(row.workflow, ascii_only=marks.ascii_only)} {key}"
 
@@ -120,8 +122,7 @@ def _cells_of(keys: Sequence[str], cells_max: int) -> int:
 
 
 def _says_something(column: _Column, report: UsageReport, marks: _Marks) -> bool:
-    cells = {column.cell(row.usage, marks) for row in report.rows} | {column.cell(report.total, marks)}
-    return column.rank == 0 or not cells <= {"", "?"}
+    return column.rank == 0 or any(column.cell(row.usage, marks) not in ("", "?") for row in report.rows)
 
 
 def _width(columns: Sequence[_Column], key_cells: int, report: UsageReport, marks: _Marks) -> int:
@@ -151,7 +152,8 @@ def _stacked(
     for key, usage in rows:
         yield Text(key, style="bold")
         for column in columns:
-            yield Text(f"  {column.name} {column.cell(usage, marks)}")
+            if cell := column.cell(usage, marks):
+                yield Text(f"  {column.name} {cell}")
 
 
 def _notes(report: UsageReport, marks: _Marks, silent: Sequence[str], left_out: Sequence[str]) -> Iterator[str]:
