@@ -13,7 +13,7 @@ from projections.facts import Fact
 from projections.lifecycle import fold_execution
 from projections.lifecycle.phases import TRANSITION_KINDS
 from projections.sources import SOURCES, project_message
-from tests.projections.test_runs_golden import RUNS, trace_of
+from tests.projections.test_runs_golden import NAMES, RUNS, facts_of, trace_of
 
 Json = dict[str, Any]
 
@@ -131,12 +131,12 @@ def attempt(name: str, attempt_id: str) -> Json:
         (
             "ended",
             "workflow:run-ended:implement:0:0",
-            {"phase": "ended", "outcome": "failed", "retryable": False, "executionId": "exec-e"},
+            {"phase": "ended", "outcome": "failed", "retryable": False, "executionId": "ended-exec-e"},
         ),
         (
             "handoff",
             "workflow:run-handoff:build:1:0",
-            {"agentId": "agent-b", "conversation": "conversation:claude-code:host-b:c-2"},
+            {"agentId": "agent-b", "conversation": "conversation:claude-code:host-b:handoff-c-2"},
         ),
         (
             "fork",
@@ -154,3 +154,10 @@ def test_what_each_run_is_there_to_show(name: str, attempt_id: str, expected: Js
 def test_a_run_directory_holds_topics_and_its_trace() -> None:
     names = {path.name for name in TOLD_BY_TRANSITIONS for path in Path(RUNS / name).iterdir()}
     assert names <= {"trace.jsonl", *(f"{source}.jsonl" for source in SOURCES)}
+
+
+def test_all_runs_told_in_one_stream_stay_apart() -> None:
+    """The sample runs share no id, so the demo and the tests may read all of them as the messages of one place."""
+    together = trace_of([fact for name in NAMES for fact in facts_of(RUNS / name)], 11)
+    apart = [line for name in NAMES for line in golden(name).splitlines()]
+    assert sorted(together.splitlines()) == sorted(apart)
