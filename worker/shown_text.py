@@ -1,8 +1,11 @@
 """Text of records as a terminal may show it: as text, whatever somebody put into a name."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+
+from projections.reports.spend import Sum
 
 NAME_CELLS_MAX: Final = 160
 """A name that takes more of a terminal is cut; the machine-readable forms have all of it."""
@@ -20,25 +23,54 @@ def shown(text: str, *, ascii_only: bool = False) -> str:
     )
 
 
-def shown_name(text: str, *, ascii_only: bool = False) -> str:
-    """Show a name and cut one that is beyond all measure."""
-    return cut(shown(text[: 4 * NAME_CELLS_MAX], ascii_only=ascii_only), NAME_CELLS_MAX, ascii_only=ascii_only)
-
-
-def cut(text: str, cells: int, *, ascii_only: bool = False) -> str:
-    """Cut a text to a width, with a mark where something is missing."""
-    if cell_len(text) <= cells:
-        return text
-    mark = "~" if ascii_only else "…"
-    return set_cell_size(text, cells - 1).rstrip() + mark if cells > 1 else mark[:cells]
-
-
 def _escape(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
+class Screen(NamedTuple):
+    """Where something is to be shown: so many cells wide, with Unicode or without."""
+
+    width: int
+    ascii_only: bool
+
+    @classmethod
+    def of(cls, console: Console) -> "Screen":
+        """Learn what a console can show."""
+        return cls(console.width, console.options.ascii_only)
+
+    @property
+    def at_least(self) -> str:
+        """The mark before a sum or a time of which a part is unknown."""
+        return ">=" if self.ascii_only else "≥"
+
+    def name(self, text: str, cells_max: int = NAME_CELLS_MAX) -> str:
+        """Show a name that came with a record, cut where it is too long."""
+        # No cell holds less than part of a character, so the rest of a very long name cannot show.
+        return self.cut(shown(text[: 4 * NAME_CELLS_MAX], ascii_only=self.ascii_only), cells_max)
+
+    def cut(self, text: str, cells_max: int) -> str:
+        """Cut a text to a width, with a mark where something is missing."""
+        if cell_len(text) <= cells_max:
+            return text
+        mark = "~" if self.ascii_only else "…"
+        return set_cell_size(text, cells_max - 1).rstrip() + mark if cells_max > 1 else mark[:cells_max]
+
+    def sum(self, value: Sum, members: int, form: str = "{:,}") -> str:
+        """Write a sum over so many members: ``5``, ``≥5 +2?`` if two do not know their part, ``?`` if none does."""
+        if not value.unknown:
+            return form.format(value.known)
+        if value.unknown == members:
+            return "?"
+        return f"{self.at_least}{form.format(value.known)} +{value.unknown}?"
+
+    def usd(self, value: Sum, members: int, *, has_estimates: bool) -> str:
+        """Write an amount of US dollars to the hundredth of a cent, with a ``~`` if estimates are in it."""
+        form = "{:.2g}" if 0 < value.known < 0.0001 else "{:,.4f}"
+        return f"{'~' if has_estimates else ''}{self.sum(value, members, form)}"
+
+
 def duration_text(seconds: float) -> str:
-    """Write seconds for people, in its two greatest units: ``340ms``, ``6.5s``, ``21m 18s``, ``3h 05m``, ``2d 04h``."""
+    """Write seconds for people, in the two greatest units: ``340ms``, ``6.5s``, ``21m 18s``, ``3h 05m``, ``2d 04h``."""
     sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
     if seconds < 0.9995:
         return f"{sign}{seconds * 1000:.0f}ms" if seconds else "0s"
