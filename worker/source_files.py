@@ -9,6 +9,7 @@ import orjson
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.sources import SOURCES
+from projections.text import is_blank
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Harness, Transcript
 from worker.harnesses.discovery import Found, Unavailable, chosen_places, discover, identify
@@ -81,6 +82,8 @@ def find_source_files(
         return _find_topic_files(paths, settings)
     if namespace is None:
         raise SourceFileError("transcript files need --namespace beside --harness", usage=True)
+    if is_blank(namespace) or (native_id is not None and is_blank(native_id)):
+        raise SourceFileError("a namespace or native id must not be blank", usage=True)
     return _find_transcript_files(paths, HARNESSES[harness], namespace, native_id)
 
 

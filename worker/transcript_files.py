@@ -70,8 +70,3 @@ def open_transcript(file: TranscriptFile) -> IO[bytes]:
         stream.close()
         raise OSError(errno.EINVAL, "not a regular file")
     return stream
-
-
-def shown_path(path: Path) -> str:
-    """Give a path as text that can be printed, whatever its bytes are."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

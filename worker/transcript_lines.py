@@ -22,6 +22,8 @@ from worker.transcript_files import TranscriptSource
 
 # Enough to tell two transcripts apart, or one from what it became when it was written anew from somewhere on.
 _PROOF_BYTES: Final = 1_024
+# What a parser says of a text that stops in its middle.
+_UNFINISHED: Final = frozenset({"invalid_json", "invalid_utf8"})
 
 
 class Checkpoint(NamedTuple):
@@ -189,7 +191,7 @@ class DocumentReader:
             entries = self._split(data, self._source)
         except ProjectionError as error:
             # Most likely it is being written; whoever writes it will finish.
-            if is_closed:
+            if is_closed or error.reason not in _UNFINISHED:
                 yield nothing._replace(refused=error.reason)
             return
         for entry in self._unread(entries):
