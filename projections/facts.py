@@ -5,7 +5,7 @@ fact alone, never on when or where it arrived (the source position of a fact is 
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -133,21 +133,40 @@ class FactSet:
         fact = self._greatest.get(key)
         return None if fact is None else fact.version
 
-    def standing(self, prefix: str, hidden_before: Callable[[Fact], int], *, deleted: bool = False) -> list[Fact]:
-        """List the greatest facts under ``prefix`` that tombstones left standing, in key order, one per key.
+    def front(self, key: str) -> list[Fact]:
+        """List the facts of a key with source positions that may still matter."""
+        return list(self._fronts.get(key, ()))
+
+    def deletions(self, prefix: str) -> list[Fact]:
+        """List the deletions under ``prefix``, for ``standing``."""
+        return [
+            fact for key, front in self._fronts.items() if key.startswith(prefix) for fact in front if fact.body is None
+        ]
+
+    def standing(
+        self,
+        prefix: str,
+        hidden_before: Callable[[Fact], int],
+        deletions_of: Callable[[Fact], Iterable[Fact]] = lambda _fact: (),
+    ) -> list[Fact]:
+        """List the greatest facts under ``prefix`` that tombstones and deletions left standing, in key order.
 
         ``hidden_before`` gives, for a fact, the offset of the newest tombstone of its id in its source partition (-1
-        without one). A deletion at a version takes part in the ranking; when it wins, the key is left out of the
-        result unless ``deleted`` asks for it.
+        without one). A deletion takes down the facts of its version and below, but not those that its own partition
+        published after a later tombstone: there the id began anew. ``deletions_of`` gives the deletions of other keys
+        that take a fact down, too.
         """
         standing: list[Fact] = []
         for key in sorted(key for key in self._fronts if key.startswith(prefix)):
+            front = self._fronts[key]
+            own = [fact for fact in front if fact.body is None]
             best: Fact | None = None
-            for fact in self._fronts[key]:
-                assert fact.source is not None
-                if fact.source[1] >= hidden_before(fact) and (best is None or outranks(fact, best)):
+            for fact in front:
+                if fact.body is None or _is_hidden(fact, hidden_before) or (best is not None and outranks(best, fact)):
+                    continue
+                if not any(_takes_down(one, fact, hidden_before) for one in (*own, *deletions_of(fact))):
                     best = fact
-            if best is not None and (deleted or best.body is not None):
+            if best is not None:
                 standing.append(best)
         return standing
 
@@ -158,8 +177,25 @@ class FactSet:
         }
 
 
+def _is_hidden(fact: Fact, hidden_before: Callable[[Fact], int]) -> bool:
+    assert fact.source is not None
+    return fact.source[1] < hidden_before(fact)
+
+
+def _takes_down(deletion: Fact, fact: Fact, hidden_before: Callable[[Fact], int]) -> bool:
+    assert deletion.source is not None
+    assert fact.source is not None
+    began_anew = deletion.source[0] == fact.source[0] and _is_hidden(deletion, hidden_before)
+    return deletion.version >= fact.version and not began_anew
+
+
 def _dominates(one: Fact, other: Fact) -> bool:
-    """Say whether no tombstone can ever make ``other`` matter while ``one`` is there."""
+    """Say whether no tombstone can ever make ``other`` matter while ``one`` is there.
+
+    A deletion reaches other partitions, so only a deletion can stand in for it.
+    """
     assert one.source is not None
     assert other.source is not None
+    if other.body is None and one.body is not None:
+        return False
     return one.source[0] == other.source[0] and one.source[1] >= other.source[1] and not outranks(other, one)

@@ -120,14 +120,14 @@ class Row:
         return digest_of_json(value) if as_json or isinstance(value, dict | list) else digest_of_text(value)
 
     def json(self, name: str) -> Any:
-        """Read a JSON column: the value itself, or its text."""
+        """Read a JSON column: the value itself, or its text (an object, a list, a text in quotes, or null)."""
         value = self.raw(name)
-        if isinstance(value, str) and value[:1] in _JSON_STARTS:
-            try:
-                return decode_json(value.encode())
-            except (ProjectionError, UnicodeEncodeError):
-                raise self.refuse(name) from None
-        return value
+        if not isinstance(value, str) or not (value[:1] in _JSON_STARTS or value == "null"):
+            return value
+        try:
+            return decode_json(value.encode())
+        except (ProjectionError, UnicodeEncodeError):
+            raise self.refuse(name) from None
 
     def row(self, name: str) -> "Row":
         """Read a nested object that must be there."""
@@ -140,6 +140,13 @@ class Row:
 
 
 _JSON_STARTS = frozenset('{["')
+
+
+def storable_as_is(value: Any, where: str) -> str:
+    """Check a text that goes into an id unencoded: it may hold nothing that stores refuse."""
+    if not isinstance(value, str) or storable_text(value) != value:
+        raise ProjectionError("invalid_field", where)
+    return value
 
 
 def native_text(value: Any, where: str) -> str:
@@ -170,10 +177,12 @@ def checked_time(value: Any, where: str) -> str:
 
 
 def checked_number(value: Any, where: str) -> int | float:
-    """Check a JSON number that is no boolean; an integral float becomes an int, so equal amounts have equal bytes."""
+    """Check a JSON number that is no boolean; equal amounts become one number, so that they have equal bytes."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProjectionError("invalid_number", where)
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_SAFE_INTEGER else value
+    if abs(value) > MAX_SAFE_INTEGER:
+        return float(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_span(row: Row) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The fold: facts of one partition in, record changes and derived facts out; the same code with and without Kafka."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from projections.aggregates.artifact import Artifact
@@ -20,6 +21,10 @@ class Aggregate(Protocol):
     @property
     def is_held(self) -> bool:
         """Whether something waits for facts that have not come."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was decided against some fact, by bounded name, and how often."""
 
     def join(self, fact: Fact) -> tuple[Fact, ...]:
         """Take one fact; gives the facts that it made superfluous."""
@@ -88,6 +93,18 @@ class Fold:
         for name, aggregate in self._aggregates.items():
             counts[name.partition(":")[0]] += aggregate.is_held
         return counts
+
+    def counters(self) -> dict[str, int]:
+        """Count what the facts of this partition hold and no record shows, by bounded name.
+
+        ``event_conflicts``: revisions of the ledger with two transitions. ``refused_transitions``: transitions that do
+        not reduce. ``late_gate_closes``: closes of a gate that was closed before. ``dropped_correlations``: keys of a
+        run beyond 32. What was restored counts again as soon as something new touches it.
+        """
+        counts: Counter[str] = Counter()
+        for aggregate in self._aggregates.values():
+            counts.update(aggregate.counters)
+        return dict(counts)
 
     def _aggregate(self, name: str) -> Aggregate:
         aggregate = self._aggregates.get(name)

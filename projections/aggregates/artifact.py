@@ -1,10 +1,13 @@
 """The artifact aggregate: what several runs say about one commit, pull request or file becomes one record."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from projections.aggregates.emitter import Emitter
 from projections.canonical import canonical_json
 from projections.facts import Fact, FactSet
+from projections.text import storable_text
 from projections.times import time_key
 
 _SCHEMA = "titan.trace/v1"
@@ -20,6 +23,7 @@ class Artifact:
     """One artifact, seen by any number of runs."""
 
     is_held = False
+    counters: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, artifact_id: str) -> None:
         self._id = artifact_id
@@ -54,7 +58,7 @@ def _project(seen: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "schema": _SCHEMA,
         "kind": "artifact",
         "id": first["id"],
-        "runId": run_id,
+        "runId": storable_text(run_id),
         "attemptId": first["attemptId"],
         "at": first["at"],
         "artifactKind": first["artifactKind"],

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from projections.ids import attempt_id, split_attempt_id
-from projections.text import storable_text
-from projections.times import time_key
+from projections.text import MAX_SAFE_INTEGER, storable_text
+from projections.times import TimeKey, time_key
 
 if TYPE_CHECKING:
     from projections.aggregates.run import RunState
@@ -52,7 +52,7 @@ class Attempt:
     @property
     def execution(self) -> dict[str, Any] | None:
         """The execution that counts: of several for one request key, the greater (preparedAt, executionId)."""
-        return max(self.executions, key=lambda row: (time_key(row["preparedAt"]), row["executionId"]), default=None)
+        return max(self.executions, key=execution_rank, default=None)
 
     @property
     def start(self) -> str | None:
@@ -64,6 +64,11 @@ class Attempt:
             return (execution["preparedAt"] if execution else None) or started or completed
         gate_at = self.first_gate_at if self.kind == "assisted" else self.policy_at
         return started or gate_at or completed
+
+
+def execution_rank(execution: dict[str, Any]) -> tuple[TimeKey, str]:
+    """Give what decides between executions of one request key (decisions: competing inputs)."""
+    return time_key(execution["preparedAt"]), execution["executionId"]
 
 
 def find_attempts(state: "RunState") -> list[Attempt]:
@@ -137,7 +142,7 @@ def project_attempt(attempt: Attempt) -> dict[str, Any] | None:
         "schema": _SCHEMA,
         "kind": "attempt",
         "id": attempt.id,
-        "runId": attempt.run_id,
+        "runId": storable_text(attempt.run_id),
         "at": at,
         "stepId": storable_text(attempt.step),
         "iteration": attempt.iteration,
@@ -168,8 +173,7 @@ def _outcome(attempt: Attempt) -> dict[str, Any]:
         if phase == "ended":
             fields["retryable"] = False
         elif phase == "failed":
-            fields["retryable"] = execution["retryable"]
-            fields["error"] = execution["error"]
+            fields.update({name: execution[name] for name in ("retryable", "error") if name in execution})
     elif phase == "recovery_required" or _recovery(attempt) is not None:
         fields["outcome"] = "recovery_required"
     return fields
@@ -229,11 +233,12 @@ def _usage(attempt: Attempt) -> dict[str, Any]:
     if not rows:
         return {}
     usage: dict[str, Any] = {"costUsd": 0}
-    model = None
     for row in rows:
         usage["costUsd"] += row["usd"]
-        for name, count in (("inputTokens", row["input"]), ("outputTokens", row["output"])):
-            if count is not None:
-                usage[name] = usage.get(name, 0) + count
-        model = row["model"] or model
-    return {"usage": usage, "model": model}
+    for name, counter in (("inputTokens", "input"), ("outputTokens", "output")):
+        counts = [row[counter] for row in rows if row[counter] is not None]
+        # A sum that no record can hold is as good as unknown.
+        if counts and sum(counts) <= MAX_SAFE_INTEGER:
+            usage[name] = sum(counts)
+    models = [row["model"] for row in attempt.usage if row["model"]]
+    return {"usage": usage, "model": models[-1] if models else None}

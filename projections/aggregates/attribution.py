@@ -36,7 +36,11 @@ class Bindings:
         return bool(self.owners)
 
     def owner_of(self, at: str | None) -> Owner:
-        """Give the attempt with the latest start not after ``at``; before all of them, or without a time, the first."""
-        if len(self.owners) == 1 or at is None:
+        """Give the attempt with the latest start not after ``at``; before all of them, or without a time, the first.
+
+        Of equal starts it is the greater attempt, among the first ones too.
+        """
+        if len(self.owners) == 1:
             return self.owners[0]
-        return self.owners[max(bisect_right(self._starts, time_key(at)[:2]) - 1, 0)]
+        moment = self._starts[0] if at is None else max(time_key(at)[:2], self._starts[0])
+        return self.owners[bisect_right(self._starts, moment) - 1]

@@ -4,7 +4,9 @@ Rules for editing this module: an in-order line must cost O(1); whatever arrives
 assembly for reading again from the start, so that the same code decides in both cases.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 from projections.aggregates.attempt_usage import AttemptUsage
@@ -51,6 +53,8 @@ class _Reader:
 
 class Conversation:
     """One conversation: what its lines say, attributed to the attempts that it is bound to."""
+
+    counters: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, ref: str, *, unbound: Unbound = "hold") -> None:
         identity = split_conversation_ref(ref)

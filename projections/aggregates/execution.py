@@ -4,9 +4,8 @@ from typing import Any
 
 from projections.aggregates.emitter import Emitter
 from projections.facts import Fact, FactSet
-from projections.ids import conversation_ref, split_attempt_id
+from projections.ids import attempt_id, conversation_ref, split_attempt_id
 from projections.lifecycle.ledger_feed import ExecutionFold, fold_execution
-from projections.text import storable_text
 
 
 class Execution:
@@ -16,71 +15,90 @@ class Execution:
         self._id = execution_id
         self._facts = FactSet()
         self._emitter = Emitter()
-        self._fold = ExecutionFold(None, 0, 0)
+        self._folded: ExecutionFold | None = None
+        self._contested: set[str] = set()
 
     @property
     def is_held(self) -> bool:
         """Whether transitions wait for one that is missing."""
-        return self._fold.held_count > 0
+        return self._fold().held_count > 0
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Revisions that two transitions claim, and transitions that do not reduce."""
+        return {"event_conflicts": len(self._contested), "refused_transitions": self._fold().refused_count}
 
     def join(self, fact: Fact) -> tuple[Fact, ...]:
-        """Take one fact; gives the facts that it made superfluous."""
-        return self._facts.join(fact).superseded
+        """Take one fact; gives the facts that it made superfluous.
+
+        Of two transitions of one revision the one that counts for nothing stays in the log, as evidence.
+        """
+        self._folded = None
+        rivals = [held for held in self._facts.front(fact.key) if held.body is not None and held.body != fact.body]
+        superseded = self._facts.join(fact).superseded
+        if rivals and fact.body is not None and fact.key.startswith("transition:"):
+            self._contested.add(fact.key)
+            superseded = tuple(one for one in superseded if one not in rivals and one is not fact)
+        return superseded
 
     def emit(self) -> Emitter:
         """Fold the rows up to the first missing revision and tell the run and the conversation."""
-        self._fold = self._fold_rows()
-        record = self._fold.record
+        record = self._fold().record
         parts = None if record is None else split_attempt_id(record["requestKey"])
         facts: dict[tuple[str, str], Any] = {}
         if record is not None and parts is not None:
+            attempt = attempt_id(*parts)
             bound = _bound_conversation(record)
-            facts[(f"run:{parts.run}", f"execution:{self._id}")] = _told_run(record, bound)
+            facts[(f"run:{parts.run}", f"execution:{self._id}")] = _told_run(record, attempt, bound)
             if bound is not None:
-                facts[(bound, f"binding:{self._id}")] = [record["requestKey"], record["preparedAt"]]
+                facts[(bound, f"binding:{self._id}")] = [attempt, record["preparedAt"]]
         self._emitter.replace([], facts)
         return self._emitter
 
+    def _fold(self) -> ExecutionFold:
+        if self._folded is None:
+            self._folded = self._fold_rows()
+        return self._folded
+
     def _fold_rows(self) -> ExecutionFold:
         tombstones = self._facts.tombstones("tombstone:")
+        # A record that was deleted at its revision takes the transitions that made it with it.
+        deletions = self._facts.deletions("record")
 
         def hidden_before(fact: Fact) -> int:
             assert fact.source is not None
             return tombstones.get(str(fact.source[0]), -1)
 
-        newest = self._facts.standing("record", hidden_before, deleted=True)
-        record, revision = (newest[0].body, int(newest[0].version[0])) if newest else (None, 0)
-        transitions = {
-            int(fact.key.removeprefix("transition:")): fact.body["body"]
-            for fact in self._facts.standing("transition:", hidden_before)
-        }
-        # A record that was deleted at its revision takes the transitions that made it with it.
-        return fold_execution(record, {at: row for at, row in transitions.items() if record or at >= revision})
+        records = self._facts.standing("record", hidden_before)
+        standing = self._facts.standing("transition:", hidden_before, lambda _fact: deletions)
+        transitions = {int(fact.key.removeprefix("transition:")): fact.body["body"] for fact in standing}
+        return fold_execution(records[0].body if records else None, transitions)
 
 
-def _told_run(record: dict[str, Any], bound: str | None) -> dict[str, Any]:
+def _told_run(record: dict[str, Any], attempt: str, bound: str | None) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "executionId": storable_text(record["execution"]["executionId"]),
-        "requestKey": record["requestKey"],
+        "executionId": record["execution"]["executionId"],
+        "requestKey": attempt,
         "phase": record["phase"],
         "preparedAt": record["preparedAt"],
     }
-    terminal = record.get("terminal") or {}
     if record["phase"] == "failed":
-        told["retryable"] = terminal.get("retryable", False)
-        told["error"] = storable_text(terminal.get("reason", ""))
+        terminal = record.get("terminal") or {}
+        for name, field in (("retryable", "retryable"), ("error", "reason")):
+            if field in terminal:
+                told[name] = terminal[field]
     if record.get("runnerRef"):
-        told["runnerRef"] = storable_text(record["runnerRef"])
+        told["runnerRef"] = record["runnerRef"]
     agent = (record.get("agent") or {}).get("agentId")
     if agent:
-        told["agentId"] = storable_text(agent)
+        told["agentId"] = agent
     own = record["execution"].get("conversation")
     if own:
         told["conversation"] = conversation_ref(own)
     if bound is not None:
         told["boundTo"] = bound
     if record.get("correlations"):
-        told["correlations"] = {key: storable_text(value) for key, value in record["correlations"].items()}
+        told["correlations"] = record["correlations"]
     if record["execution"].get("promptSha256"):
         told["promptSha256"] = record["execution"]["promptSha256"]
     return told

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from projections.canonical import canonical_json
 from projections.ids import attempt_id, split_gate_id
+from projections.text import storable_text
 from projections.times import time_key
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ def choose_rows(state: "RunState") -> list[dict[str, Any]]:
         else:
             chosen.append(max(rows, key=canonical_json))
     return chosen
+
+
+def count_late_closes(state: "RunState") -> int:
+    """Count the closes that came after another one and changed nothing."""
+    closes = (sum(row["status"] != "pending" for row in rows) for rows in state.gates.values())
+    return sum(count - 1 for count in closes if count > 1)
 
 
 def _place(state: "RunState", gate_id: str, attempts: list["Attempt"]) -> tuple[str, int]:
@@ -68,15 +75,15 @@ def _policy_gates(state: "RunState") -> list[dict[str, Any]]:
             )
     evidence_at: dict[str, str] = {}
     for rank, policies in ((1, state.policy_records), (0, state.policy_evidence)):
-        for gate_id, facts in policies.items():
-            offers.setdefault(gate_id, []).extend((rank, canonical_json(fact.body), fact.body) for fact in facts)
+        for gate_id, rows in policies.items():
+            offers.setdefault(gate_id, []).extend((rank, canonical_json(row), row) for row in rows)
     for gate_id, evidence in state.policy_evidence.items():
-        times = [row.body["at"] for row in evidence if "at" in row.body]
+        times = [row["at"] for row in evidence if "at" in row]
         if times:
             evidence_at[gate_id] = min(times, key=time_key)
     chosen = []
-    for gate_id, rows in sorted(offers.items()):
-        gate = max(rows, key=lambda row: row[:2])[2]
+    for gate_id, offered in sorted(offers.items()):
+        gate = max(offered, key=lambda row: row[:2])[2]
         at = gate.get("at") or evidence_at.get(gate_id) or gate.get("completedAt")
         chosen.append({**gate, "at": at} if at else gate)
     return chosen
@@ -98,8 +105,8 @@ def _record(gate: dict[str, Any], run_id: str, attempt: str, kind: str) -> dict[
     return {
         "schema": _SCHEMA,
         "kind": "gate",
-        "id": gate["id"],
-        "runId": run_id,
+        "id": storable_text(gate["id"]),
+        "runId": storable_text(run_id),
         "attemptId": attempt,
         "at": gate["at"],
         "gateKind": kind,

@@ -1,5 +1,8 @@
 """The meeting aggregate: who claims the same thing, told to all who claim it."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from projections.aggregates.emitter import Emitter
 from projections.facts import Fact, FactSet
 
@@ -8,6 +11,7 @@ class Meeting:
     """One response or fork family that conversations claim; it has no records and decides nothing."""
 
     is_held = False
+    counters: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, name: str) -> None:
         self._name = name

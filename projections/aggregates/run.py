@@ -2,15 +2,19 @@
 
 from typing import Any
 
-from projections.aggregates.attempts import Attempt, find_attempts, project_attempt
+from projections.aggregates.attempts import Attempt, execution_rank, find_attempts, project_attempt
 from projections.aggregates.emitter import Emitter
-from projections.aggregates.gates import project_gates
+from projections.aggregates.gates import count_late_closes, project_gates
 from projections.facts import Fact, FactSet
+from projections.text import storable_text
 from projections.times import time_key
 
 CORRELATIONS_MAX = 32
 
 _SCHEMA = "titan.trace/v1"
+_PENDING = "gate:pending:"
+
+GateRows = dict[str, list[dict[str, Any]]]
 
 
 class RunState:
@@ -18,12 +22,12 @@ class RunState:
 
     def __init__(self, run_id: str, facts: FactSet) -> None:
         self.run_id = run_id
-        deleted_up_to = int((facts.version("deletion") or (-1,))[0])
         tombstones = facts.tombstones("tombstone:")
+        deletions = facts.deletions("deletion")
 
         def standing(prefix: str) -> list[Any]:
-            found = facts.standing(prefix, lambda fact: tombstones.get(_partition(fact), -1))
-            return [fact.body for fact in found if int(fact.version[0]) > deleted_up_to]
+            found = facts.standing(prefix, lambda fact: tombstones.get(_partition(fact), -1), lambda _fact: deletions)
+            return [fact.body for fact in found]
 
         snapshots = standing("snapshot")
         self.snapshot: dict[str, Any] | None = snapshots[0] if snapshots else None
@@ -31,19 +35,30 @@ class RunState:
         self.actives: list[dict[str, Any]] = standing("active:")
         self.executions = [body for _id, body in facts.with_prefix("execution:")]
         self.usage = [body for _key, body in facts.with_prefix("usage:")]
-        gate_tombstones = facts.tombstones("tombstone-gate:")
+        self.gates, self.policy_records, self.policy_evidence = _gate_rows(facts)
 
-        def gates(prefix: str) -> dict[str, list[Fact]]:
-            rows: dict[str, list[Fact]] = {}
-            for fact in facts.standing(
-                prefix, lambda fact: gate_tombstones.get(f"{_partition(fact)}:{_gate_id(fact)}", -1)
-            ):
-                rows.setdefault(_gate_id(fact), []).append(fact)
-            return rows
 
-        self.gates = {gate_id: [fact.body for fact in rows] for gate_id, rows in gates("gate:").items()}
-        self.policy_records = gates("policy:record:")
-        self.policy_evidence = gates("policy:evidence:")
+def _gate_rows(facts: FactSet) -> tuple[GateRows, GateRows, GateRows]:
+    """Give the rows of human gates, policy records and policy evidence that stand, by gate id."""
+    tombstones = facts.tombstones("tombstone-gate:")
+    closes: dict[str, list[Fact]] = {}
+    for fact in facts.deletions("gate:"):
+        if not fact.key.startswith(_PENDING):
+            closes.setdefault(_gate_id(fact), []).append(fact)
+
+    def rows(prefix: str) -> GateRows:
+        # A gate is pending before it is closed: when its closed row was deleted, the pending one is no news.
+        found = facts.standing(
+            prefix,
+            lambda fact: tombstones.get(f"{_partition(fact)}:{_gate_id(fact)}", -1),
+            lambda fact: closes.get(_gate_id(fact), ()) if fact.key.startswith(_PENDING) else (),
+        )
+        by_id: GateRows = {}
+        for fact in found:
+            by_id.setdefault(_gate_id(fact), []).append(fact.body)
+        return by_id
+
+    return rows("gate:"), rows("policy:record:"), rows("policy:evidence:")
 
 
 def _partition(fact: Fact) -> str:
@@ -64,6 +79,7 @@ class Run:
         self._facts = FactSet()
         self._emitter = Emitter()
         self.is_held = False
+        self.counters: dict[str, int] = {}
 
     def join(self, fact: Fact) -> tuple[Fact, ...]:
         """Take one fact; gives the facts that it made superfluous."""
@@ -71,6 +87,7 @@ class Run:
 
     def emit(self) -> Emitter:
         """Project the run's records and what it tells artifacts and conversations."""
+        self.is_held, self.counters = False, {}
         if self._facts.body("erased") is not None:
             self._emitter.replace([], self._erasures())
             return self._emitter
@@ -80,8 +97,11 @@ class Run:
         # An attempt waits for a time that could be its start, and the run counts as held until then.
         self.is_held = len(records) < len(attempts)
         records += project_gates(state, attempts)
+        correlations = _correlations(attempts)
         if state.snapshot is not None:
-            records.insert(0, _project_run(state, attempts))
+            records.insert(0, _project_run(state.run_id, state.snapshot, correlations))
+        self.counters["late_gate_closes"] = count_late_closes(state)
+        self.counters["dropped_correlations"] = max(len(correlations) - CORRELATIONS_MAX, 0)
         self._emitter.replace(records, _artifact_facts(state, attempts))
         return self._emitter
 
@@ -91,14 +111,12 @@ class Run:
         return {(ref, f"run-erased:{self._run_id}"): True for ref in refs}
 
 
-def _project_run(state: RunState, attempts: list[Attempt]) -> dict[str, Any]:
-    snapshot = state.snapshot
-    assert snapshot is not None
+def _project_run(run_id: str, snapshot: dict[str, Any], correlations: dict[str, str]) -> dict[str, Any]:
     record: dict[str, Any] = {
         "schema": _SCHEMA,
         "kind": "run",
-        "id": state.run_id,
-        "runId": state.run_id,
+        "id": storable_text(run_id),
+        "runId": storable_text(run_id),
         "at": snapshot["startedAt"],
         "workflowName": snapshot["workflowName"],
         "status": snapshot["status"],
@@ -106,22 +124,24 @@ def _project_run(state: RunState, attempts: list[Attempt]) -> dict[str, Any]:
     for name in ("completedAt", "error"):
         if name in snapshot:
             record[name] = snapshot[name]
-    correlations = _correlations(attempts)
     if correlations:
-        record["correlations"] = correlations
+        record["correlations"] = {key: correlations[key] for key in sorted(correlations)[:CORRELATIONS_MAX]}
     if "paramsSha256" in snapshot:
         record["paramsSha256"] = snapshot["paramsSha256"]
     return record
 
 
 def _correlations(attempts: list[Attempt]) -> dict[str, str]:
-    """Unite the executions' correlations: of two values of one key, that of the earliest attempt start counts."""
-    rows = [(time_key(row["preparedAt"]), attempt.id, row) for attempt in attempts for row in attempt.executions]
+    """Unite the correlations of a run: of two values of a key, that of the earliest attempt, then the smaller id.
+
+    Of one attempt's executions the one that counts goes first, then the later ones.
+    """
     united: dict[str, str] = {}
-    for _start, _attempt, execution in sorted(rows, key=lambda row: (row[0], row[1], row[2]["executionId"])):
-        for key, value in execution.get("correlations", {}).items():
-            united.setdefault(key, value)
-    return {key: united[key] for key in sorted(united)[:CORRELATIONS_MAX]}
+    for attempt in sorted(attempts, key=lambda attempt: (time_key(attempt.start), attempt.id)):
+        for execution in sorted(attempt.executions, key=execution_rank, reverse=True):
+            for key, value in execution.get("correlations", {}).items():
+                united.setdefault(key, value)
+    return united
 
 
 def _artifact_facts(state: RunState, attempts: list[Attempt]) -> dict[tuple[str, str], Any]:

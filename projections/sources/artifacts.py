@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from projections.errors import ProjectionError
-from projections.fields import Row, read_span
+from projections.fields import Row, read_span, storable_as_is
 from projections.ids import (
     ATTEMPT_ID_PATTERN,
     BRANCH_ID_PATTERN,
@@ -23,7 +23,7 @@ CHECKS = ("passing", "failing", "pending")
 def _repo_of(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise ProjectionError("repo_invalid", where)
-    return normalize_repo(value)
+    return normalize_repo(storable_as_is(value, where))
 
 
 def _sha_of(value: Any, where: str) -> str:
@@ -54,7 +54,7 @@ def read_artifact(row: Row) -> dict[str, Any]:
     if attempt is not None:
         if not isinstance(attempt, str) or not ATTEMPT_ID_PATTERN.fullmatch(attempt):
             raise row.refuse("attemptId")
-        body["attemptId"] = attempt
+        body["attemptId"] = storable_as_is(attempt, row.where("attemptId"))
     fields = _READERS[kind](row, _repo_of(row.raw("repo"), row.where("repo")))
     return {**body, "id": fields.pop("id"), "artifactKind": kind, **fields, **_span(row)}
 

@@ -31,12 +31,10 @@ def read_event(
 
     Raises ProjectionError for a value that is not JSON, and for a deletion that names no id.
     """
-    if value is None:
-        return Event(None, None, _key_id(key, key_fields), source)
-    parsed = decode_json(value)
-    if not isinstance(parsed, Mapping):
+    parsed = None if value is None else decode_json(value)
+    if parsed is not None and not isinstance(parsed, Mapping):
         raise ProjectionError("not_an_object")
-    row = _payload(parsed)
+    row = None if parsed is None else _payload(parsed)
     if row is None:
         return Event(None, None, _key_id(key, key_fields), source)
     if not _is_change(row):
@@ -52,7 +50,9 @@ def read_event(
     if before is not None and not isinstance(before, Mapping):
         raise ProjectionError("not_an_object", "before")
     named = None if before is None else _id_field(before, key_fields)
-    return Event(None, before, named if named is not None else _key_id(key, key_fields), source)
+    if named is None and (key or before is None):
+        named = _key_id(key, key_fields)
+    return Event(None, before, named, source)
 
 
 def _payload(parsed: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -3,7 +3,7 @@
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fields import Row
-from projections.ids import CONVERSATION_REF_PATTERN
+from projections.ids import conversation_ref, split_conversation_ref
 from projections.sources.envelope import Event
 
 
@@ -16,7 +16,7 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
         raise ProjectionError("invalid_field", "run")
     if row.has("run"):
         return [Fact(f"run:{row.native('run')}", "erased", (), body=True)], None, []
-    ref = row.native("conversation")
-    if not CONVERSATION_REF_PATTERN.fullmatch(ref):
+    identity = split_conversation_ref(row.native("conversation"))
+    if identity is None:
         raise row.refuse("conversation")
-    return [Fact(ref, "erased", (), body=True)], None, []
+    return [Fact(conversation_ref(identity), "erased", (), body=True)], None, []

@@ -11,9 +11,11 @@ from projections.canonical import canonical_json
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fields import Row
-from projections.ids import run_of_gate_id, split_attempt_id
+from projections.ids import ATTEMPT_ID_PATTERN, POLICY_GATE_ID_PATTERN, run_of_gate_id, split_attempt_id
 from projections.sources.envelope import Event
-from projections.sources.gates import is_policy_gate, read_human_gate, read_policy_gate
+from projections.sources.gates import encoded_policy_gate_id, is_policy_gate, read_human_gate, read_policy_gate
+
+_POLICY_BODY = ("at", "decidedBy", "policyRule", "verdict", "reason")
 
 
 def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
@@ -24,21 +26,33 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
         return [_gate_fact(Row(event.before), event, deleted=True)], None, []
     if event.key_id is None:
         raise ProjectionError("missing_key")
+    gate_id = _gate_id_of_key(event.key_id)
+    run_id = run_of_gate_id(gate_id)
+    if run_id is None:
+        # A tombstone of something that is no gate hides nothing.
+        return [], "unknown_key", []
     partition, offset = event.source
-    aggregate = f"run:{_run_of(event.key_id)}"
-    return [Fact(aggregate, f"tombstone-gate:{partition}:{event.key_id}", (offset,), body=True)], None, []
+    return [Fact(f"run:{run_id}", f"tombstone-gate:{partition}:{gate_id}", (offset,), body=True)], None, []
 
 
 def _is_whole(before: Any) -> bool:
     """Say whether a deleted row names its body (change capture often keeps only the key)."""
     row = Row(before)
-    return row.has("createdAt") or is_policy_gate(row)
+    named = _POLICY_BODY if is_policy_gate(row) else ("createdAt",)
+    return any(row.raw(name) is not None for name in named)
+
+
+def _gate_id_of_key(key_id: str) -> str:
+    """Give the gate id that rows of a key have: a policy gate's parts may stand in the key as they were."""
+    attempt_id, is_policy, _row = key_id.partition("#policy:")
+    if not is_policy or POLICY_GATE_ID_PATTERN.fullmatch(key_id) or not ATTEMPT_ID_PATTERN.fullmatch(attempt_id):
+        return key_id
+    return encoded_policy_gate_id(key_id, attempt_id) or key_id
 
 
 def _run_of(gate_id: str) -> str:
     run_id = run_of_gate_id(gate_id)
-    if run_id is None:
-        raise ProjectionError("invalid_key")
+    assert run_id is not None, "a human gate's id was checked when it was read"
     return run_id
 
 

@@ -6,9 +6,9 @@ Prompts and payloads become digests here; a fact of a gate holds what a gate rec
 import re
 from typing import Any
 
-from projections.errors import ProjectionError
-from projections.fields import Row
+from projections.fields import Row, storable_as_is
 from projections.ids import (
+    ACTOR_PATTERN,
     ATTEMPT_ID_PATTERN,
     HUMAN_GATE_ID_PATTERN,
     POLICY_GATE_ID_PATTERN,
@@ -16,7 +16,7 @@ from projections.ids import (
     split_attempt_id,
 )
 from projections.policy_gates import table_version_number
-from projections.text import JS_SPACE, encode_component
+from projections.text import JS_SPACE, encode_component, is_blank, storable_text
 
 GATE_STATUSES = ("pending", "resolved", "cancelled", "expired")
 POLICY_VERDICTS = ("allow", "deny", "revise")
@@ -91,7 +91,9 @@ def _actor(row: Row) -> str | None:
 
 def _reason(row: Row, status: str, payload: Any) -> str | None:
     if status == "resolved":
-        return Row(payload, "payload").text_or_none("reason") if isinstance(payload, dict) else None
+        reason = payload.get("reason") if isinstance(payload, dict) else None
+        # What people put into a payload has no fixed shape: only a text is a reason.
+        return storable_text(reason) if isinstance(reason, str) else None
     return row.text_or_none("reason") if status == "cancelled" else None
 
 
@@ -124,6 +126,8 @@ def read_policy_gate(row: Row) -> dict[str, Any]:
     decided_by = row.text_or_none("decidedBy")
     if decided_by:
         body["decidedBy"] = encode_spaces(decided_by)
+        if not ACTOR_PATTERN.fullmatch(body["decidedBy"]):
+            raise row.refuse("decidedBy")
     rule = row.row_or_none("policyRule")
     if rule is not None:
         body["policyRule"] = {
@@ -146,24 +150,29 @@ def read_policy_gate(row: Row) -> dict[str, Any]:
 
 
 def _policy_ids(row: Row) -> tuple[str, str]:
-    """Give (attempt id, gate id); an id outside the grammar is built again with encoded parts."""
+    """Give (attempt id, gate id); a gate id outside the grammar is built again with encoded parts."""
     given = row.native("id")
-    attempt_id = next(
-        (
-            found
-            for found in (row.raw("attemptId"), row.raw("spanId"), given.partition("#policy:")[0])
-            if isinstance(found, str) and ATTEMPT_ID_PATTERN.fullmatch(found)
-        ),
-        None,
-    )
-    if attempt_id is None or split_attempt_id(attempt_id) is None:
-        raise row.refuse("attemptId")
     if POLICY_GATE_ID_PATTERN.fullmatch(given):
-        return attempt_id, given
+        return _attempt_of(given.partition("#policy:")[0], row), storable_as_is(given, row.where("id"))
+    named = (row.raw("attemptId"), row.raw("spanId"), given.partition("#policy:")[0])
+    attempt_id = next((name for name in named if isinstance(name, str) and ATTEMPT_ID_PATTERN.fullmatch(name)), "")
+    _attempt_of(attempt_id, row)
     rule = row.row_or_none("policyRule")
     if rule is not None:
-        return attempt_id, policy_gate_id(attempt_id, rule.text("table"), rule.text("rowId"))
+        return attempt_id, policy_gate_id(attempt_id, rule.native("table"), rule.native("rowId"))
+    rebuilt = encoded_policy_gate_id(given, attempt_id)
+    if rebuilt is None:
+        raise row.refuse("id")
+    return attempt_id, rebuilt
+
+
+def _attempt_of(attempt_id: str, row: Row) -> str:
+    if split_attempt_id(attempt_id) is None:
+        raise row.refuse("attemptId")
+    return storable_as_is(attempt_id, row.where("attemptId"))
+
+
+def encoded_policy_gate_id(given: str, attempt_id: str) -> str | None:
+    """Build a policy gate id again from one whose parts were not encoded; None when it names no row."""
     table, found, row_id = given.partition("#policy:")[2].partition(":")
-    if not found:
-        raise ProjectionError("invalid_field", row.where("id"))
-    return attempt_id, policy_gate_id(attempt_id, table, row_id)
+    return policy_gate_id(attempt_id, table, row_id) if found and not is_blank(table) and not is_blank(row_id) else None

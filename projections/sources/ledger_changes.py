@@ -3,20 +3,20 @@
 from hashlib import blake2b
 from typing import Any
 
-import orjson
-
 from projections.canonical import canonical_json
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fields import Row, checked_time, native_text, whole_number
 from projections.ids import split_attempt_id
+from projections.lifecycle.checks import IDENTITY_FIELDS
 from projections.lifecycle.errors import ExecutionTransitionError
 from projections.lifecycle.ledger_feed import require_execution_record, require_ledger_transition
 from projections.lifecycle.sanitize import sanitize_record, sanitize_transition
 from projections.sources.envelope import Event
-from projections.text import storable_json
+from projections.text import storable_text
 
 NOT_WORKFLOW = "not_workflow"
+_IDENTITY = frozenset(IDENTITY_FIELDS)
 
 
 def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
@@ -73,16 +73,18 @@ def _record_part(record: dict[str, Any]) -> _Part:
 
 
 def _transition_part(transition: dict[str, Any]) -> _Part:
-    """Make a transition's fact.
+    """Make a transition's fact; its version is the revision that the transition makes.
 
-    Two bodies of one revision are told apart by all of their content, so a digest of it stands beside what is kept.
+    Two bodies of one revision are told apart by all of their content, so a digest of it stands beside what is kept:
+    the greater of what is kept counts, then the greater digest.
     """
-    checked_time(transition["occurredAt"], "transition.occurredAt")
+    if transition["kind"] == "prepare":
+        checked_time(transition["occurredAt"], "transition.occurredAt")
     revision = whole_number(transition["expectedRevision"], "transition.expectedRevision")
     execution_id = native_text(transition["executionId"], "transition.executionId")
     digest = blake2b(canonical_json(transition), digest_size=12).hexdigest()
     body = {"body": _storable(sanitize_transition(_with_prompt(transition))), "digest": digest}
-    return f"transition:{revision}", (), execution_id, body
+    return f"transition:{revision}", (revision + 1,), execution_id, body
 
 
 def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
@@ -92,15 +94,17 @@ def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "execution": {**found, **execution}} if found and isinstance(execution, dict) else row
 
 
-def _storable(body: dict[str, Any]) -> dict[str, Any]:
-    """Escape lone surrogates, which JSON in UTF-8 cannot hold; everything else stays as the ledger wrote it."""
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError:
-        escaped = storable_json(body)
-        assert isinstance(escaped, dict)
-        return escaped
-    return body
+def _storable(value: Any) -> Any:
+    """Escape what stores refuse in the texts that are only shown; a conversation's ref is made of its native texts."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == _IDENTITY:
+        for name, text in value.items():
+            native_text(text, f"conversation.{name}")
+        return value
+    return {name: _storable(item) for name, item in value.items()}
 
 
 def _project_deletion(event: Event) -> list[Fact]:

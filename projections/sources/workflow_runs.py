@@ -4,12 +4,13 @@ A snapshot's fact carries the policy gates and artifacts that ride in it, so pre
 ActiveStep is also a fact of its own, because only an older revision may have shown it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fields import Row, whole_number
-from projections.ids import RUN_ID_PATTERN
+from projections.ids import RUN_ID_PATTERN, split_attempt_id
 from projections.sources.artifacts import read_artifact
 from projections.sources.envelope import Event
 from projections.sources.gates import read_policy_gate
@@ -34,7 +35,7 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
     version = (row.count("revision"),)
     issues: list[str] = []
     actives = _read_actives(row, issues)
-    body = _read_snapshot(row, actives, issues)
+    body = _read_snapshot(row, run_id, actives, issues)
     facts = [Fact(aggregate, "snapshot", version, body, event.source)]
     facts += [
         Fact(aggregate, f"active:{step['iteration']}:{step['attempt']}:{step['stepId']}", version, step, event.source)
@@ -49,12 +50,12 @@ def _project_deletion(event: Event) -> list[Fact]:
         raise ProjectionError("missing_key")
     aggregate = f"run:{event.key_id}"
     if event.before is not None and Row(event.before).raw("revision") is not None:
-        return [Fact(aggregate, "deletion", (Row(event.before).count("revision"),), body=True)]
+        return [Fact(aggregate, "deletion", (Row(event.before).count("revision"),), None, event.source)]
     partition, offset = event.source
     return [Fact(aggregate, f"tombstone:{partition}", (offset,), body=True)]
 
 
-def _read_snapshot(row: Row, actives: list[dict[str, Any]], issues: list[str]) -> dict[str, Any]:
+def _read_snapshot(row: Row, run_id: str, actives: list[dict[str, Any]], issues: list[str]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "workflowName": row.text("workflowName"),
         "status": row.one_of("status", RUN_STATUSES),
@@ -68,7 +69,7 @@ def _read_snapshot(row: Row, actives: list[dict[str, Any]], issues: list[str]) -
     if params is not None:
         body["paramsSha256"] = params
     body["active"] = actives
-    body["steps"] = _read_steps(row, issues)
+    body["steps"] = _read_steps(row, run_id, issues)
     return body
 
 
@@ -126,17 +127,17 @@ def _active_iteration(step: Row) -> int:
     return whole_number(int(digits), step.where("iterKey"))
 
 
-def _read_steps(row: Row, issues: list[str]) -> list[dict[str, Any]]:
+def _read_steps(row: Row, run_id: str, issues: list[str]) -> list[dict[str, Any]]:
     found = []
     for step in _checked_members(row, "stepResults", issues):
         try:
-            found.append(_read_step(step, issues))
+            found.append(_read_step(step, run_id, issues))
         except ProjectionError as error:
             issues.append(f"step_result_{error.reason}")
     return found
 
 
-def _read_step(step: Row, issues: list[str]) -> dict[str, Any]:
+def _read_step(step: Row, run_id: str, issues: list[str]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "stepId": step.native("stepId"),
         "iteration": step.count("iteration"),
@@ -153,14 +154,24 @@ def _read_step(step: Row, issues: list[str]) -> dict[str, Any]:
             body[digest] = found
     data = step.json("data")
     if isinstance(data, dict):
-        for name, key, read in ((_GATES, "gates", read_policy_gate), (_ARTIFACTS, "artifacts", read_artifact)):
-            entries = _read_entries(data.get(name), read, key, issues)
-            if entries:
-                body[key] = entries
+        gates = _read_entries(data.get(_GATES), lambda entry: _read_own_gate(entry, run_id), "gates", issues)
+        artifacts = _read_entries(data.get(_ARTIFACTS), read_artifact, "artifacts", issues)
+        body |= {key: entries for key, entries in (("gates", gates), ("artifacts", artifacts)) if entries}
     return body
 
 
-def _read_entries(value: Any, read: Any, name: str, issues: list[str]) -> list[dict[str, Any]]:
+def _read_own_gate(entry: Row, run_id: str) -> dict[str, Any]:
+    """Read a policy gate of this run: a record has one writer, so a run says nothing of another run's gates."""
+    gate = read_policy_gate(entry)
+    attempt = split_attempt_id(gate["attemptId"])
+    if attempt is None or attempt.run != run_id:
+        raise ProjectionError("foreign_run", entry.where("id"))
+    return gate
+
+
+def _read_entries(
+    value: Any, read: Callable[[Row], dict[str, Any]], name: str, issues: list[str]
+) -> list[dict[str, Any]]:
     """Read the entries that ride in a step's data; a broken one is an issue and costs nothing else."""
     found = []
     for entry in value if isinstance(value, list) else [] if value is None else [value]:
