@@ -6,7 +6,9 @@ its text may quote a message, a row or a URL. Lines of libraries keep their temp
 
 import logging
 import sys
+import time
 import traceback
+from collections import Counter
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -33,6 +35,7 @@ FIELDS = frozenset(
 )  # fmt: skip
 
 _RAISED_AT_FRAMES = 3
+_REPETITION_S = 10.0
 _stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
 
@@ -44,6 +47,9 @@ def configure_logs(log_format: LogFormat, log_level: str, stream: TextIO | None 
     renderer = _renderer(log_format)
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_LibraryFormatter(renderer))
+    handler.addFilter(_Repetitions())
+    # A line that cannot be formatted would be printed with all its arguments.
+    logging.raiseExceptions = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(library_level)
@@ -87,6 +93,28 @@ def _dumps(event: Any, **_options: Any) -> str:
     return orjson.dumps(event, default=str).decode()
 
 
+class _Repetitions(logging.Filter):
+    """Lets one line of a library through per while, and counts the others of its template.
+
+    Without a broker, aiokafka tells of it a hundred times a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_at: dict[tuple[str, str], float] = {}
+        self._withheld: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = record.name, _template(record)
+        now = time.monotonic()
+        if now - self._passed_at.get(line, -_REPETITION_S) < _REPETITION_S:
+            self._withheld[line] += 1
+            return False
+        self._passed_at[line] = now
+        record.repeated = self._withheld.pop(line, 0)
+        return True
+
+
 class _LibraryFormatter(logging.Formatter):
     """Renders a record of the standard library's logging: template without arguments, exception without text."""
 
@@ -101,7 +129,9 @@ class _LibraryFormatter(logging.Formatter):
             "logger": record.name,
         }
         _stamp(None, "", event)
-        if record.exc_info is not None and record.exc_info[1] is not None:
+        if repeated := getattr(record, "repeated", 0):
+            event["repeated"] = repeated
+        if record.exc_info and record.exc_info[1] is not None:
             event |= error_fields(record.exc_info[1])
         rendered = self._renderer(None, record.levelname.lower(), event)
         assert isinstance(rendered, str)

@@ -138,24 +138,13 @@ async def _create_missing(admin: Any, settings: Settings, existing: Collection[s
             message = f"cannot create topic {topic}: {error.__name__} (replication_factor {factor})"
             raise StartError(message)
     _log.info("topics_created", topics=sorted(missing))
-    await _wait_until_visible(admin, missing)
-
-
-async def _wait_until_visible(admin: Any, topics: Collection[str]) -> None:
-    # A topic is created by the controller first, and known to every broker a moment later.
-    for _ in range(_VISIBLE_TRIES):
-        if set(topics) <= set(await admin.list_topics()):
-            return
-        await asyncio.sleep(_VISIBLE_PAUSE_S)
-    message = f"created topics do not appear: {', '.join(sorted(topics))}"
-    raise StartError(message)
 
 
 async def _check_own(admin: Any, settings: Settings) -> None:
     own = own_topics(settings)
-    for described in await admin.describe_topics([own.facts, own.records, own.dead_letters]):
-        topic, count = described["topic"], len(described["partitions"])
-        if count != settings.partitions:
+    for topic, count in (await _partition_counts(admin, own)).items():
+        # Erasures are read like a source, whatever their topic was made with.
+        if count != settings.partitions and topic != own.erasures:
             message = (
                 f"topic {topic} has {count} partitions and the settings say {settings.partitions}: a generation keeps "
                 f"its partition counts; set partitions = {count}, or start another generation"
@@ -167,6 +156,21 @@ async def _check_own(admin: Any, settings: Settings) -> None:
         if policy is not None and policy != "compact":
             message = f"topic {topic} has cleanup.policy {policy}: it must be compact, or state is lost to retention"
             raise StartError(message)
+
+
+async def _partition_counts(admin: Any, topics: Collection[str]) -> dict[str, int]:
+    # A topic is created by the controller, and known to every other broker a moment later.
+    for _ in range(_VISIBLE_TRIES):
+        if set(topics) <= set(await admin.list_topics()):
+            counts = {
+                described["topic"]: len(described["partitions"])
+                for described in await admin.describe_topics(list(topics))
+            }
+            if all(counts.values()):
+                return counts
+        await asyncio.sleep(_VISIBLE_PAUSE_S)
+    message = f"created topics do not appear: {', '.join(sorted(topics))}"
+    raise StartError(message)
 
 
 async def _configs(admin: Any, topic: str) -> Mapping[str, str]:

@@ -316,8 +316,9 @@ class Pipeline:
         database, lines_path = self.directory / "file.duckdb", self.directory / "file.jsonl"
         for target in ((f"duckdb:{database}", "--no-redact"), (f"jsonl:{lines_path}", "--export", "public")):
             code = run(["--config", str(self.config), "project", str(sources), "--to", *target])
-            # 1 says that there were dead letters.
+            # 1 says that there were dead letters, or that it failed.
             assert code in (0, 1)
+            assert Path(target[0].partition(":")[2]).exists(), "file mode failed"
         return duckdb_records(database), lines_path.read_bytes()
 
 

@@ -17,13 +17,14 @@ SECRET = "ZZSECRETZZ"
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, is_loud = list(root.handlers), root.level, logging.raiseExceptions
     stream = io.StringIO()
     configure_logs("json", "info", stream)
     yield stream
     structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.raiseExceptions = is_loud
 
 
 def parsed(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -86,6 +87,33 @@ def test_an_exception_that_a_library_logs_loses_its_text(lines: io.StringIO) -> 
     [line] = parsed(lines)
     assert line["error"] == "ValueError"
     assert SECRET not in lines.getvalue()
+
+
+def test_a_library_that_repeats_itself_is_heard_once_in_a_while_and_the_rest_is_counted(
+    lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("worker.logs.time.monotonic", lambda: clock[0])
+    for second in range(25):
+        clock[0] = 100.0 + second
+        logging.getLogger("aiokafka").error("Unable connect to node with id %s: %s", 1, SECRET)
+    logging.getLogger("aiokafka").error("Another line")
+    assert [(line["event"][:6], line.get("repeated", 0)) for line in parsed(lines)] == [
+        ("Unable", 0),
+        ("Unable", 9),
+        ("Unable", 9),
+        ("Anothe", 0),
+    ]
+
+
+def test_a_line_that_cannot_be_formatted_is_not_printed_with_its_arguments(
+    lines: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = logging.makeLogRecord({"msg": "text %s", "args": (SECRET,), "exc_info": (1,), "levelno": logging.ERROR})
+    logging.getLogger("aiokafka").handle(record)
+    logging.getLogger("aiokafka").error("no exception here", exc_info=False)
+    assert "no exception here" in lines.getvalue()
+    assert SECRET not in lines.getvalue() + capsys.readouterr().err
 
 
 def test_libraries_are_heard_from_warning_up(lines: io.StringIO) -> None:
