@@ -15,25 +15,32 @@ class Execution:
         self._id = execution_id
         self._facts = FactSet()
         self._emitter = Emitter()
-        self._folded: ExecutionFold | None = None
+        self._known: ExecutionFold | None = None
         self._contested: set[str] = set()
+
+    @property
+    def folded(self) -> ExecutionFold:
+        """What the rows that are known come to, up to the first missing revision."""
+        if self._known is None:
+            self._known = self._fold_rows()
+        return self._known
 
     @property
     def is_held(self) -> bool:
         """Whether transitions wait for one that is missing."""
-        return self._fold().held_count > 0
+        return self.folded.held_count > 0
 
     @property
     def counters(self) -> dict[str, int]:
         """Revisions that two transitions claim, and transitions that do not reduce."""
-        return {"event_conflicts": len(self._contested), "refused_transitions": self._fold().refused_count}
+        return {"event_conflicts": len(self._contested), "refused_transitions": self.folded.refused_count}
 
     def join(self, fact: Fact) -> tuple[Fact, ...]:
         """Take one fact; gives the facts that it made superfluous.
 
         Of two transitions of one revision the one that counts for nothing stays in the log, as evidence.
         """
-        self._folded = None
+        self._known = None
         rivals = [held for held in self._facts.front(fact.key) if held.body is not None and held.body != fact.body]
         superseded = self._facts.join(fact).superseded
         if rivals and fact.body is not None and fact.key.startswith("transition:"):
@@ -43,7 +50,7 @@ class Execution:
 
     def emit(self) -> Emitter:
         """Fold the rows up to the first missing revision and tell the run and the conversation."""
-        record = self._fold().record
+        record = self.folded.record
         parts = None if record is None else split_attempt_id(record["requestKey"])
         facts: dict[tuple[str, str], Any] = {}
         if record is not None and parts is not None:
@@ -54,11 +61,6 @@ class Execution:
                 facts[(bound, f"binding:{self._id}")] = [attempt, record["preparedAt"]]
         self._emitter.replace([], facts)
         return self._emitter
-
-    def _fold(self) -> ExecutionFold:
-        if self._folded is None:
-            self._folded = self._fold_rows()
-        return self._folded
 
     def _fold_rows(self) -> ExecutionFold:
         tombstones = self._facts.tombstones("tombstone:")
