@@ -78,6 +78,7 @@ Examples:
         "demo": ("worker.cli_demo", "demo_command"),
         "explain": ("worker.cli_explain", "explain_command"),
         "harnesses": ("worker.cli_harnesses", "harnesses_command"),
+        "ledger": ("worker.cli_ledger", "ledger_group"),
         "price": ("worker.cli_price", "price_command"),
         "project": ("worker.cli_project", "project_command"),
         "ship": ("worker.cli_ship", "ship_command"),
