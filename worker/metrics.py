@@ -39,6 +39,7 @@ GaugeName = Literal[
     "ready_partitions",
     "paused_partitions",
     "held_aggregates",
+    "fold_findings",
     "fenced",
 ]
 
@@ -78,6 +79,9 @@ GAUGES: Final[Mapping[GaugeName, Description]] = {
     "ready_partitions": Description("Assigned partitions whose state is restored.", ("role",)),
     "paused_partitions": Description("Partitions that wait for the next try.", ("role",)),
     "held_aggregates": Description("Aggregates that hold something back until another fact comes.", ("kind",)),
+    "fold_findings": Description(
+        "What the fold decided against some fact: event_conflicts, refused_transitions and the like.", ("finding",)
+    ),
     "fenced": Description("1 when the fold writes in fenced transactions, 0 when the broker has none.", ()),
 }
 PREFIX: Final = "trace_projector_"

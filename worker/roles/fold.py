@@ -58,7 +58,8 @@ class FoldRole:
         self._lanes: Sequence[FoldLane] = ()
         self.topics: tuple[str, ...] = (own_topics(settings).facts,)
         metrics.watch("fenced", lambda: [((), float(is_fenced))])
-        metrics.watch("held_aggregates", self._held_aggregates)
+        metrics.watch("held_aggregates", lambda: self._sums(FoldLane.held_counts))
+        metrics.watch("fold_findings", lambda: self._sums(FoldLane.findings))
 
     def make_consumer(self) -> GroupConsumer:
         return group_consumer(self._settings, fold_group(self._settings))
@@ -71,11 +72,12 @@ class FoldRole:
         ]
         return self._lanes
 
-    def _held_aggregates(self) -> list[tuple[tuple[str, ...], float]]:
+    def _sums(self, read: Callable[["FoldLane"], Mapping[str, int]]) -> list[tuple[tuple[str, ...], float]]:
+        """Add up what each partition's state counts, by name."""
         counts: Counter[str] = Counter()
         for lane in self._lanes:
-            counts.update(lane.held_counts())
-        return [((kind,), count) for kind, count in counts.items()]
+            counts.update(read(lane))
+        return [((name,), count) for name, count in counts.items()]
 
 
 class FoldLane:
@@ -110,6 +112,10 @@ class FoldLane:
     def held_counts(self) -> Mapping[str, int]:
         """Count, per kind, the aggregates that hold something back until another fact comes."""
         return {} if self._held is None else self._held.fold.held_counts()
+
+    def findings(self) -> Mapping[str, int]:
+        """Count what was decided against some fact, by name: no record shows it, and an operator should see it."""
+        return {} if self._held is None else self._held.fold.counters()
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         """Fence whoever had this partition, then see how far it got, then restore up to there; in this order.
