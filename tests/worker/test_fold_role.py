@@ -10,7 +10,7 @@ import pytest
 
 from projections.errors import ProjectionError
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
-from projections.fold import Fold, FoldResult
+from projections.fold import Change, Fold, FoldResult
 from projections.sources import project_message
 from tests.worker.fakes.driver import LaneDriver
 from tests.worker.fakes.kafka import FakeBroker, FakeConsumer, FakeProducer
@@ -21,7 +21,7 @@ from worker.kafka import Message, PartitionLostError, TopicPartition
 from worker.lanes import SpoiltLaneError, StopWorkerError
 from worker.metrics import Metrics
 from worker.roles import fold
-from worker.roles.fold import FoldLane, headers_of
+from worker.roles.fold import FoldLane, FoldRole, headers_of
 from worker.settings import Settings
 from worker.state import Held, MemoryFoldStore
 from worker.topics import own_topics
@@ -382,6 +382,34 @@ def test_a_store_forgets_partitions_that_went_elsewhere() -> None:
     assert kept is not None
     assert kept.position == 1
     assert [store.take(number) for number in range(3)] == [None, None, None]
+
+
+def test_what_was_decided_against_a_fact_is_a_gauge_over_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        bench = Bench(monkeypatch)
+        role = FoldRole(SETTINGS, bench.metrics, MemoryFoldStore(), is_fenced=True)
+        lanes = [LaneDriver(bench.broker, lane) for lane in role.make_lanes(frozenset(FACTS))]
+        for number in range(4):
+            for name in ("a", "b"):
+                body = {"body": {"eventId": name, "kind": "prepare"}, "digest": name}
+                bench.publish(Fact(f"execution:e{number}", "transition:0", (), body, (0, number)))
+        for lane in lanes:
+            await lane.open()
+        await bench.settle_all(lanes)
+        found = {
+            sample.labels["finding"]: sample.value
+            for family in bench.metrics.families()
+            for sample in family.samples
+            if sample.name == "trace_projector_fold_findings"
+        }
+        assert (found["event_conflicts"], found["refused_transitions"]) == (4, 4)
+
+    run(story())
+
+
+def test_the_split_of_cache_writes_is_in_the_headers_of_its_cost() -> None:
+    change = Change("cost", "cost:response:h:n:c:r", None, b"{}", {"ttl5m": 1, "ttl1h": 2})
+    assert headers_of(change) == [("kind", b"cost"), ("cache-write-split", b'{"ttl5m":1,"ttl1h":2}')]
 
 
 def test_the_headers_of_a_tombstone_let_its_id_be_redacted() -> None:

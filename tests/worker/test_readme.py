@@ -1,5 +1,6 @@
 """What the README shows works: its commands run, its queries answer, its settings are settings."""
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from projections.prices import parse_price_table
 from worker.cli import run
 from worker.settings import ENV_PREFIX, load_settings
 
@@ -70,5 +72,10 @@ def test_the_settings_of_the_readme_are_settings(checkout: Path) -> None:
     assert settings.topics.transcripts == "prod.transcripts"
 
 
+def test_the_price_table_of_the_readme_is_one() -> None:
+    (text,) = blocks("json")
+    assert parse_price_table(json.loads(text)).version == "house-7"
+
+
 def test_the_readme_has_commands_and_queries_to_test() -> None:
-    assert (len(COMMANDS), len(QUERIES)) == (5, 6)
+    assert (len(COMMANDS), len(QUERIES)) == (7, 6)
