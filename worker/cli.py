@@ -75,6 +75,7 @@ Examples:
     epilog=_EPILOG,
     modules={
         "config": ("worker.cli_config", "config_command"),
+        "dead-letters": ("worker.cli_dead_letters", "dead_letters_group"),
         "demo": ("worker.cli_demo", "demo_command"),
         "explain": ("worker.cli_explain", "explain_command"),
         "harnesses": ("worker.cli_harnesses", "harnesses_command"),

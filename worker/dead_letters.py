@@ -4,10 +4,8 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from projections.version import PROJECTION_VERSION
 from worker.kafka import Message
-
-# Changes when the same messages would give other records; a letter says which projection refused its message.
-PROJECTION_VERSION: Final = 1
 
 UNEXPECTED_ERROR: Final = "unexpected_error"
 
