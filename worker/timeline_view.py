@@ -107,7 +107,8 @@ def _head(timeline: Timeline, screen: Screen) -> Iterator[Text]:
         yield Text(f"error: {screen.name(timeline.error)}", style="red")
     usage = timeline.usage
     if usage.costs:
-        yield Text(f"{screen.sum(usage.requests, usage.costs)} requests, {_spent(usage, screen)}")
+        requests = screen.sum(usage.requests, usage.costs)
+        yield Text(f"{requests} {'request' if requests == '1' else 'requests'}, {_spent(usage, screen)}")
     if usage.tool_calls:
         yield Text(_tools(usage, screen))
 
@@ -192,8 +193,10 @@ class _Chart:
         label = " ".join([name, *again]) if name else f"  {' '.join(again) or bar.step_kind}"
         start_s, end_s = bar.span_s
         took = duration_text(end_s - start_s)
+        if bar.end is None:
+            took = f"{self._screen.at_least}{took}" if end_s > start_s else "end unknown"
         outcome = bar.outcome or bar.phase or "no outcome yet"
-        facts = [took if bar.end is not None else f"{self._screen.at_least}{took}", self._usage_facts(bar.usage)]
+        facts = [took, self._usage_facts(bar.usage)]
         style = _STYLES.get(outcome, "")
 
         def draw(strip: _Strip) -> None:
