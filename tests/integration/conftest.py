@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokers.broker import Broker
+from tests.integration.commands import Commands
 from tests.integration.pipeline import KEY, KEY_VARIABLE, Pipeline
 
 
@@ -19,3 +20,9 @@ def pipeline(kafka: Broker, fresh_app_id: str, tmp_path: Path, monkeypatch: pyte
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def commands(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> Commands:
+    """Give the commands as somebody with the pipeline's settings runs them."""
+    return Commands(pipeline.config, capfd)
