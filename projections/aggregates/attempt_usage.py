@@ -1,179 +1,206 @@
-"""What an attempt spent: the fold of the costs attributed to it, kept up to date in amortised O(1) per cost."""
+"""What an attempt spent in one conversation: the fold of the costs given to it, in amortised O(1) per cost."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from projections.formats.assembly import Item, Report
+from projections.aggregates.totals import Amount, Totals
+from projections.formats.assembly import Item, Order, Report
 
-_TOKENS = ("input", "output")
+Owns = Callable[[str | None], bool]
+"""Says whether a reading of a counter at some time belongs to the attempt."""
 
 
 class AttemptUsage:
-    """Running totals over the delta costs of one attempt in one conversation, in source order.
+    """The costs of one attempt in one conversation.
 
-    Amounts are added left to right, so the last digit does not depend on how the items arrived: an item out of order
-    makes the totals be added again from the start.
+    Any delta supersedes every snapshot; a conversation's counter supersedes the turns of its epoch. A counter that
+    runs over several attempts gives each of them its differences.
     """
 
-    __slots__ = ("_before_last", "_deltas", "_model", "_snapshots", "_stale", "_totals")
+    __slots__ = ("_covering", "_deltas", "_shares", "_snapshots", "_touched", "_turns")
 
     def __init__(self) -> None:
-        self._deltas: dict[int, Item] = {}
-        self._snapshots: dict[int, Item] = {}
-        self._stale = False
-        self._totals: tuple[float, int | None, int | None] = (0, None, None)
-        self._model: str | None = None
-        self._before_last: tuple[tuple[float, int | None, int | None], str | None] = (self._totals, self._model)
-
-    def __bool__(self) -> bool:
-        return bool(self._deltas or self._snapshots)
+        self._deltas = Totals()
+        self._snapshots = Totals()
+        self._shares: dict[int, _Share] = {}
+        self._touched: set[int] = set()
+        self._covering: dict[str, set[int]] = {}
+        self._turns: dict[str, dict[int, Amount]] = {}
 
     def put(self, item: Item) -> None:
         """Add a cost, or take notice that it changed."""
-        assert item.measurement is not None
-        if item.measurement["kind"] == "snapshot":
-            self._snapshots[item.rank] = item
+        measurement = item.measurement
+        assert measurement is not None
+        if measurement["kind"] == "delta":
+            cost, tokens = measurement["cost"], measurement["tokens"]
+            usd = 0 if cost is None else cost["usd"]
+            counts = tokens["input"], tokens["output"]
+            self._deltas.put(item.rank, Amount(item.order, usd, *counts, measurement["model"], item.order))
             return
-        last = next(reversed(self._deltas)) if self._deltas else -1
-        self._deltas[item.rank] = item
-        if item.rank < last:
-            self._stale = True
-        if self._stale:
-            return
-        if item.rank == last:
-            # The newest response of a live conversation changes with every streamed line.
-            self._totals, self._model = self._before_last
-        self._before_last = (self._totals, self._model)
-        self._add(item)
+        if item.rank not in self._shares:
+            self._shares[item.rank] = _Share(item)
+        self._touched.add(item.rank)
 
-    def drop(self, item: Item) -> bool:
-        """Take a cost out again; says whether it was there."""
-        if self._deltas.pop(item.rank, None) is not None:
-            self._stale = True
-            return True
-        return self._snapshots.pop(item.rank, None) is not None
+    def drop(self, item: Item) -> None:
+        """Take a cost out again."""
+        self._deltas.drop(item.rank)
+        share = self._shares.pop(item.rank, None)
+        self._touched.discard(item.rank)
+        if share is not None:
+            self._show(item.rank, share, None)
 
-    def _add(self, item: Item) -> None:
-        assert item.measurement is not None
-        cost, tokens = item.measurement["cost"], item.measurement["tokens"]
-        usd, spent_in, spent_out = self._totals
-        self._totals = (
-            usd + (0 if cost is None else cost["usd"]),
-            _plus(spent_in, tokens["input"]),
-            _plus(spent_out, tokens["output"]),
-        )
-        self._model = item.measurement["model"] or self._model
+    def fold(self, owns: Owns, start: float = 0) -> dict[str, Any] | None:
+        """Give {basis, usd, start, input, output, model}; None without any cost.
 
-    def fold(self, owns: Callable[[str | None], bool]) -> dict[str, Any] | None:
-        """Give {basis, usd, input, output, model}; None without any cost.
-
-        ``owns`` says whether a reading of a counter at some time belongs to this attempt: a counter that runs over
-        several attempts gives each of them its differences.
+        ``start`` is what the conversations before this one add up to: money is added to it from left to right.
         """
-        if not self:
+        for rank in sorted(self._touched):
+            share = self._shares[rank]
+            self._show(rank, share, share.catch_up(owns))
+        self._touched.clear()
+        basis, totals = ("delta", self._deltas) if self._deltas else ("snapshot", self._snapshots)
+        if not totals:
             return None
-        if self._stale:
-            self._stale = False
-            self._totals, self._model = (0, None, None), None
-            self._deltas = {rank: self._deltas[rank] for rank in sorted(self._deltas)}
-            for item in self._deltas.values():
-                self._before_last = (self._totals, self._model)
-                self._add(item)
-        if self._deltas:
-            usd, spent_in, spent_out = self._totals
-            return {"basis": "delta", "usd": usd, "input": spent_in, "output": spent_out, "model": self._last_model()}
-        return self._fold_snapshots(owns)
-
-    def _last_model(self) -> str | None:
-        """Give the model of the last cost that names one, snapshots included."""
-        if not self._snapshots:
-            return self._model
-        for rank in sorted([*self._deltas, *self._snapshots], reverse=True):
-            item = self._deltas.get(rank) or self._snapshots[rank]
-            if item.measurement is not None and item.measurement["model"]:
-                return str(item.measurement["model"])
-        return None
-
-    def _fold_snapshots(self, owns: Callable[[str | None], bool]) -> dict[str, Any] | None:
-        rows = [self._snapshots[rank] for rank in sorted(self._snapshots)]
-        whole = {_epoch(row) for row in rows if _scope(row) == "conversation" and _owned(row, owns)}
-        usd: float = 0
-        spent: dict[str, int | None] = dict.fromkeys(_TOKENS)
-        counted = False
-        for row in rows:
-            if not _owned(row, owns) or (_scope(row) == "turn" and _epoch(row) in whole):
-                continue
-            counted = True
-            usd += _growth(row, owns, _usd_of)
-            for name in _TOKENS:
-                spent[name] = _plus(spent[name], _growth_or_none(row, owns, name))
-        if not counted:
-            return None
+        spent_in, spent_out = totals.counts
+        named = [amount for amount in (self._deltas.last_model, self._snapshots.last_model) if amount is not None]
+        last = max(named, key=lambda amount: amount.model_order, default=None)
         return {
-            "basis": "snapshot",
-            "usd": usd,
-            "input": spent["input"],
-            "output": spent["output"],
-            "model": self._last_model(),
+            "basis": basis,
+            "usd": totals.usd(start),
+            "start": start,
+            "input": spent_in,
+            "output": spent_out,
+            "model": None if last is None else last.model,
         }
 
+    def _show(self, rank: int, share: "_Share", amount: Amount | None) -> None:
+        """Bring the sum of snapshots up to what a counter now gives the attempt; None when it gives nothing."""
+        turns = self._turns.setdefault(share.epoch, {})
+        covering = self._covering.setdefault(share.epoch, set())
+        if share.is_turn:
+            if amount is None:
+                turns.pop(rank, None)
+            else:
+                turns[rank] = amount
+            self._sum_up(rank, None if covering else amount)
+            return
+        was_covered = bool(covering)
+        (covering.discard if amount is None else covering.add)(rank)
+        self._sum_up(rank, amount)
+        if was_covered is not bool(covering):
+            for turn, turn_amount in turns.items():
+                self._sum_up(turn, None if covering else turn_amount)
 
-def _plus(total: int | None, count: int | None) -> int | None:
-    return total if count is None else count + (total or 0)
-
-
-def _scope(item: Item) -> str:
-    assert item.measurement is not None
-    return str(item.measurement["scope"])
-
-
-def _epoch(item: Item) -> str:
-    assert item.measurement is not None
-    return str(item.measurement["epoch"])
-
-
-def _reports(item: Item) -> list[Report]:
-    assert item.reports is not None
-    return sorted(item.reports, key=lambda report: (report.sequence, report.position))
-
-
-def _owned(item: Item, owns: Callable[[str | None], bool]) -> bool:
-    return any(owns(report.at) for report in _reports(item))
-
-
-def _usd_of(report: Report) -> float | None:
-    cost = report.measurement["cost"]
-    return None if cost is None else cost["usd"]
+    def _sum_up(self, rank: int, amount: Amount | None) -> None:
+        if amount is None:
+            self._snapshots.drop(rank)
+        else:
+            self._snapshots.put(rank, amount)
 
 
-def _growth(item: Item, owns: Callable[[str | None], bool], read: Callable[[Report], float | None]) -> float:
-    """Add up how far a counter rose in the stretches that ``owns``: end less the reading before the stretch."""
-    total: float = 0
-    before: float | None = None
-    start: float | None = None
-    end: float | None = None
-    for report in _reports(item):
-        value = read(report)
+class _Growth:
+    """How far a counter rose in the stretches that belong to the attempt: end less the reading before the stretch."""
+
+    __slots__ = ("_before", "_end", "_start", "_total", "is_known")
+
+    def __init__(self) -> None:
+        self._total: float = 0
+        self._before: float | None = None
+        self._start: float | None = None
+        self._end: float | None = None
+        self.is_known = False
+
+    def read(self, value: float | None, *, is_owned: bool) -> None:
+        """Take the next reading of the counter."""
         if value is None:
-            continue
-        if owns(report.at):
-            if end is None:
-                start = before
-            end = value
-        elif end is not None:
-            total += _difference(end, start)
-            end = None
-        before = value
-    return total if end is None else total + _difference(end, start)
+            return
+        if is_owned:
+            if self._end is None:
+                self._start = self._before
+            self._end = value
+            self.is_known = True
+        elif self._end is not None:
+            self._total, self._end = self.total, None
+        self._before = value
+
+    @property
+    def total(self) -> float:
+        """The growth so far; a counter that fell without starting over grew by nothing."""
+        if self._end is None:
+            return self._total
+        return self._total + (self._end if self._start is None else max(self._end - self._start, 0))
 
 
-def _difference(end: float, start: float | None) -> float:
-    """Give what a counter grew by; a counter that fell without starting over grew by nothing."""
-    return end if start is None else max(end - start, 0)
+class _Sums(NamedTuple):
+    """The three counters of a share that are added up."""
+
+    usd: _Growth
+    input: _Growth
+    output: _Growth
 
 
-def _growth_or_none(item: Item, owns: Callable[[str | None], bool], name: str) -> int | None:
-    """Give the growth of one token counter; None when no reading of the attempt knows it."""
-    if all(report.measurement["tokens"][name] is None for report in _reports(item) if owns(report.at)):
-        return None
-    return int(_growth(item, owns, lambda report: report.measurement["tokens"][name]))
+class _Share:
+    """What one counter gives to one attempt; readings that come in order of sequence cost O(1) each."""
+
+    __slots__ = ("_item", "_last", "_model", "_model_order", "_order", "_owned_count", "_reports", "_seen", "_sums")
+
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reports = self._item.reports or []
+        self._seen = 0
+        self._last: tuple[Any, ...] = (-1,)
+        self._sums = _Sums(_Growth(), _Growth(), _Growth())
+        self._owned_count = 0
+        self._order: Order | None = None
+        self._model: str | None = None
+        self._model_order: Order = self._item.order
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether the counter is that of a turn."""
+        return bool(self._item.measurement and self._item.measurement["scope"] == "turn")
+
+    @property
+    def epoch(self) -> str:
+        """The counter's epoch, which never changes: it is part of the cost's id."""
+        assert self._item.measurement is not None
+        return str(self._item.measurement["epoch"])
+
+    def catch_up(self, owns: Owns) -> Amount | None:
+        """Read what came since the last time; gives what the attempt owes to this counter, None when nothing."""
+        if self._reports is not self._item.reports:
+            self._begin()
+        fresh = sorted(self._reports[self._seen :], key=_reading_order)
+        if fresh and _reading_order(fresh[0]) < self._last:
+            self._begin()
+            fresh = sorted(self._reports, key=_reading_order)
+        for report in fresh:
+            self._read(report, is_owned=owns(report.at))
+        self._seen = len(self._reports)
+        if self._owned_count == 0:
+            return None
+        usd, spent_in, spent_out = self._sums
+        counts = [int(growth.total) if growth.is_known else None for growth in (spent_in, spent_out)]
+        assert self._order is not None
+        return Amount(self._order, usd.total, counts[0], counts[1], self._model, self._model_order)
+
+    def _read(self, report: Report, *, is_owned: bool) -> None:
+        self._last = _reading_order(report)
+        measurement = report.measurement
+        cost, tokens = measurement["cost"], measurement["tokens"]
+        self._sums.usd.read(None if cost is None else cost["usd"], is_owned=is_owned)
+        self._sums.input.read(tokens["input"], is_owned=is_owned)
+        self._sums.output.read(tokens["output"], is_owned=is_owned)
+        place: Order = (self._item.order[0], *report.position, 0)
+        self._order = place if self._order is None else min(self._order, place)
+        if is_owned:
+            self._owned_count += 1
+            if measurement["model"] and (self._model is None or place >= self._model_order):
+                self._model, self._model_order = measurement["model"], place
+
+
+def _reading_order(report: Report) -> tuple[Any, ...]:
+    return report.sequence, report.position

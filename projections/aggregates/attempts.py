@@ -225,16 +225,18 @@ def _result(attempt: Attempt) -> dict[str, Any]:
     return fields
 
 
+def _usage_rows(attempt: Attempt) -> list[dict[str, Any]]:
+    """List what the attempt's conversations spent, in their order; any delta supersedes every snapshot."""
+    deltas = [row for row in attempt.usage if row["basis"] == "delta"]
+    return deltas or attempt.usage
+
+
 def _usage(attempt: Attempt) -> dict[str, Any]:
-    """Add up the usage of the attempt's conversations in their order; any delta supersedes every snapshot."""
-    rows = attempt.usage
-    if any(row["basis"] == "delta" for row in rows):
-        rows = [row for row in rows if row["basis"] == "delta"]
+    """Add up the usage of the attempt's conversations."""
+    rows = _usage_rows(attempt)
     if not rows:
         return {}
-    usage: dict[str, Any] = {"costUsd": 0}
-    for row in rows:
-        usage["costUsd"] += row["usd"]
+    usage: dict[str, Any] = {"costUsd": _sums_up_to(rows)[-1]}
     for name, counter in (("inputTokens", "input"), ("outputTokens", "output")):
         counts = [row[counter] for row in rows if row[counter] is not None]
         # A sum that no record can hold is as good as unknown.
@@ -242,3 +244,25 @@ def _usage(attempt: Attempt) -> dict[str, Any]:
             usage[name] = sum(counts)
     models = [row["model"] for row in attempt.usage if row["model"]]
     return {"usage": usage, "model": models[-1] if models else None}
+
+
+def _sums_up_to(rows: list[dict[str, Any]]) -> list[float]:
+    """Give the money before the first conversation, after it, and so on to the last.
+
+    Money is added cost by cost from left to right. So a conversation starts with the sum of those before it
+    (``start``); until it does, its own sum stands in.
+    """
+    sums: list[float] = [0]
+    for row in rows:
+        sums.append(row["usd"] if row["start"] == sums[-1] else sums[-1] + row["usd"] - row["start"])
+    return sums
+
+
+def usage_starts(attempt: Attempt) -> dict[tuple[str, str], float]:
+    """Give the facts that tell conversations what those before them add up to."""
+    rows = _usage_rows(attempt)
+    return {
+        (row["conversation"], f"usage-start:{attempt.id}"): start
+        for row, start in zip(rows, _sums_up_to(rows), strict=False)
+        if start
+    }

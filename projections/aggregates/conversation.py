@@ -10,45 +10,72 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from projections.aggregates.attempt_usage import AttemptUsage
-from projections.aggregates.attribution import Bindings
+from projections.aggregates.attribution import Bindings, Owner
 from projections.aggregates.emitter import Emitter
 from projections.canonical import sha256_hex
 from projections.facts import Fact, FactSet
 from projections.formats import FORMATS
-from projections.formats.assembly import Assembly, Item, Position, split_line_key
+from projections.formats.assembly import Assembly, Item, Position, Report, split_line_key
 from projections.ids import split_attempt_id, split_conversation_ref
+from projections.text import storable_text
 from projections.times import time_key
 
 Unbound = Literal["hold", "standalone"]
 
 _SCHEMA = "titan.trace/v1"
+_START_KEY = "usage-start:"
 
 
 class _Reader:
     """The assembly of one format of a conversation, and how far it has read."""
 
-    __slots__ = ("assembly", "is_stale", "last", "lines", "waiting")
+    __slots__ = ("assembly", "ends", "is_stale", "last", "lines", "takes_any_order", "waiting")
 
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, *, takes_any_order: bool) -> None:
         self.assembly = assembly
+        self.takes_any_order = takes_any_order
         self.lines: dict[Position, dict[str, Any]] = {}
         self.waiting: dict[Position, dict[str, Any]] = {}
+        self.ends: dict[str, Position] = {}
         self.last: Position | None = None
         self.is_stale = False
 
     def take(self, position: Position, body: dict[str, Any]) -> None:
-        """Let a line wait; one that is not behind all read lines makes the reader start again."""
+        """Let a line wait; one that is not behind what was read of its source makes the reader start again."""
         self.waiting[position] = body
-        if self.last is not None and position <= self.last:
+        end = self.ends.get(position.source_id)
+        if end is not None and position <= end:
             self.is_stale = True
 
     def feed(self) -> None:
-        """Give what waits to the assembly, in source order."""
+        """Give what waits to the assembly, in source order.
+
+        Several sources may grow at once (an agent and its subagents): a line of an earlier source than the last one
+        goes behind it only if the assembly says that this is the same, else the reader has to start again.
+        """
         for position in sorted(self.waiting):
-            self.assembly.add(position, self.waiting[position])
-            self.last = position
+            body = self.waiting[position]
+            is_late = self.last is not None and position < self.last
+            if is_late and not (self.takes_any_order or self.assembly.can_follow(position, body)):
+                self.is_stale = True
+                return
+            self.assembly.add(position, body)
+            self.ends[position.source_id] = position
+            self.last = self.last if is_late else position
         self.lines |= self.waiting
         self.waiting = {}
+
+
+class _Given:
+    """Which attempts a cost was given to, and how many readings of its counter, up to which sequence."""
+
+    __slots__ = ("attempts", "count", "reports", "sequence")
+
+    def __init__(self, reports: list[Report] | None) -> None:
+        self.attempts: set[str] = set()
+        self.reports = reports
+        self.count = 0
+        self.sequence = -1
 
 
 class Conversation:
@@ -66,10 +93,12 @@ class Conversation:
         self._emitter = Emitter()
         self._readers: dict[str, _Reader] = {}
         self._bindings = Bindings([])
+        self._bound: set[str] = set()
         self._erased_runs: frozenset[str] = frozenset()
         self._is_erased = False
         self._usage: dict[str, AttemptUsage] = {}
         self._spenders: set[str] = set()
+        self._starts: dict[str, float] = {}
         self._earliest: str | None = None
         self._new_answers: set[str] = set()
         self._is_moved = False
@@ -77,7 +106,9 @@ class Conversation:
     @property
     def is_held(self) -> bool:
         """Whether there is something to show and no run to show it in."""
-        return bool(self._readers) and not self._bindings and self._unbound == "hold" and not self._is_erased
+        if not self._readers or self._unbound != "hold" or self._facts.body("erased") is not None:
+            return False
+        return not self._bound
 
     def join(self, fact: Fact) -> tuple[Fact, ...]:
         """Take one fact; gives the facts that it made superfluous."""
@@ -91,12 +122,23 @@ class Conversation:
                 self._readers[name].take(position, fact.body)
             elif fact.key.startswith("meeting:"):
                 self._new_answers.add(fact.key)
+            elif fact.key.startswith(_START_KEY):
+                self._start_usage(fact.key.removeprefix(_START_KEY))
             else:
                 self._is_moved = True
+                if fact.key.startswith("binding:"):
+                    (self._bound.discard if fact.body is None else self._bound.add)(fact.key)
         return joined.superseded
 
+    def _start_usage(self, attempt_id: str) -> None:
+        """Let an attempt's money be added to what the conversations before this one add up to."""
+        self._starts[attempt_id] = self._facts.body(f"{_START_KEY}{attempt_id}") or 0
+        if attempt_id in self._usage:
+            self._spenders.add(attempt_id)
+
     def _new_reader(self, name: str) -> _Reader:
-        reader = _Reader(FORMATS[name].assembly(self._identity))
+        line_format = FORMATS[name]
+        reader = _Reader(line_format.assembly(self._identity), takes_any_order=line_format.takes_any_order)
         reader.assembly.first_rank = sorted(FORMATS).index(name) << 40
         return reader
 
@@ -118,15 +160,15 @@ class Conversation:
     def _read_lines(self) -> bool:
         """Feed what arrived to the assemblies; says whether one of them had to start again."""
         started_again = False
-        for name, reader in self._readers.items():
+        for name, reader in list(self._readers.items()):
+            if reader.waiting and not reader.is_stale:
+                reader.feed()
             if reader.is_stale:
                 started_again = True
-                again = self._new_reader(name)
+                again = self._readers[name] = self._new_reader(name)
                 again.waiting = reader.lines | reader.waiting
-                self._readers[name] = reader = again  # noqa: PLW2901  (the keys stay, so iterating is safe)
+                again.feed()
                 self._new_answers |= {f"meeting:{meeting}" for meeting, _ in self._facts.with_prefix("meeting:")}
-            if reader.waiting:
-                reader.feed()
         return started_again
 
     def _apply_answers(self) -> None:
@@ -147,63 +189,85 @@ class Conversation:
         self._is_erased = self._facts.body("erased") is not None
 
     def _show_everything(self) -> None:
-        """Project all items anew: the same record from two formats is taken from the native one."""
-        self._usage = {}
-        self._earliest = None
+        """Project all items anew: what two formats tell of is taken from the native one."""
+        self._begin_again()
         records: dict[str, dict[str, Any]] = {}
         facts: dict[tuple[str, str], Any] = {}
         splits: dict[str, dict[str, int]] = {}
+        told: set[str] = set()
         for name in sorted(self._readers, key=lambda name: (name == "observation", name)):
             assembly = self._readers[name].assembly
             for item in assembly.items:
+                item.given, item.said = None, None
+                if item.native_id in told:
+                    continue
                 record = self._record_of(item)
-                item.owner, item.counted, item.said = None, 0, None
-                if record is not None and record["id"] not in records:
+                if record is not None:
                     records[record["id"]] = record
                     item.said = (record["id"], item.at)
                     if item.cache_write_split is not None:
                         splits[record["id"]] = item.cache_write_split
-                    self._count(item)
+                self._count(item)
+            told |= {item.native_id for item in assembly.items}
             facts |= {(f"meeting:{key}", f"claim:{self._ref}"): claim for key, claim in assembly.claims.items()}
             assembly.touched.clear()
             assembly.new_claims.clear()
-        if records and not self._bindings:
-            run = self._standalone_run()
+        if self._earliest is not None:
+            run = self._standalone_run(self._earliest)
             records[run["id"]] = run
+        facts |= self._standalone_facts()
         facts |= {self._usage_key(attempt_id): self._usage_of(attempt_id) for attempt_id in self._usage}
         self._spenders.clear()
         self._emitter.replace(list(records.values()), facts, splits)
 
+    def _begin_again(self) -> None:
+        self._usage = {}
+        self._earliest = None
+
     def _show_touched(self, assembly: Assembly) -> None:
         """Project the items that changed, in source order."""
-        touched = [assembly.touched[rank] for rank in sorted(assembly.touched)]
-        if not self._bindings and any(item.said and (item.withdrawn or item.said[1] != item.at) for item in touched):
-            # The earliest time of the records may have moved forward.
-            self._show_everything()
-            return
-        for item in touched:
-            record = self._record_of(item)
-            if item.said is not None and (record is None or record["id"] != item.said[0]):
-                self._emitter.drop_record(item.said[0])
+        is_earliest_gone = False
+        for item in sorted(assembly.touched.values(), key=lambda item: item.order):
+            record, said = self._record_of(item), item.said
+            if said is not None and (record is None or record["id"] != said[0]):
+                self._emitter.drop_record(said[0])
             item.said = None if record is None else (record["id"], item.at)
             if record is not None:
-                self._count(item)
                 self._emitter.put_record(record, item.cache_write_split)
-            elif item.owner is not None:
-                self._discount(item)
-        if self._earliest is not None:
-            self._emitter.put_record(self._standalone_run())
+            self._count(item)
+            is_earliest_gone = is_earliest_gone or (said is not None and said[1] == self._earliest != item.at)
+            is_earliest_gone = is_earliest_gone or (said is not None and record is None and said[1] == self._earliest)
+        if not self._bindings:
+            self._show_standalone_run(assembly, is_earliest_gone=is_earliest_gone)
         for meeting in sorted(assembly.new_claims):
             self._emitter.put_fact(f"meeting:{meeting}", f"claim:{self._ref}", assembly.claims[meeting])
         assembly.touched.clear()
         assembly.new_claims.clear()
+
+    def _show_standalone_run(self, assembly: Assembly, *, is_earliest_gone: bool) -> None:
+        """Bring the conversation's own run up to date; when its earliest record moved, all of them are asked again."""
+        if is_earliest_gone:
+            shown = (item.said[1] for item in assembly.items if item.said is not None)
+            self._earliest = min(shown, key=time_key, default=None)
+        if self._earliest is None:
+            self._emitter.drop_record(self._standalone_id)
+        else:
+            self._emitter.put_record(self._standalone_run(self._earliest))
+        for (aggregate, key), body in self._standalone_facts().items():
+            self._emitter.put_fact(aggregate, key, body)
+
+    def _standalone_facts(self) -> dict[tuple[str, str], Any]:
+        """Let the conversation's own run know it, so that erasing that run reaches the conversation."""
+        if self._bindings or self._unbound == "hold":
+            return {}
+        return {(f"run:{self._standalone_id}", f"conversation:{self._ref}"): True}
 
     def _record_of(self, item: Item) -> dict[str, Any] | None:
         """Give an item's record; None when it is withdrawn, erased, or held back."""
         if item.withdrawn or self._is_erased:
             return None
         if not self._bindings:
-            if self._unbound == "hold" or item.at is None:
+            if self._unbound == "hold" or item.at is None or self._standalone_id in self._erased_runs:
                 return None
             return _record(item, self._standalone_id, None, item.at)
         owner = self._bindings.owner_of(item.at)
@@ -216,7 +280,7 @@ class Conversation:
         # A run id is exported in clear, so it must not spell the conversation's ref.
         return f"standalone-{sha256_hex(self._ref.encode())}"
 
-    def _standalone_run(self) -> dict[str, Any]:
+    def _standalone_run(self, at: str) -> dict[str, Any]:
         """Make the run of a conversation that no execution is bound to; nothing in a transcript proves its end."""
         run_id = self._standalone_id
         return {
@@ -224,39 +288,58 @@ class Conversation:
             "kind": "run",
             "id": run_id,
             "runId": run_id,
-            "at": self._earliest,
-            "workflowName": self._identity.harness,
+            "at": at,
+            "workflowName": storable_text(self._identity.harness),
             "status": "running",
         }
 
     def _count(self, item: Item) -> None:
-        """Attribute a shown item: its cost to its attempt, or its time to the conversation's own run."""
+        """Attribute an item: its cost to its attempt, or its time to the conversation's own run."""
         if not self._bindings:
-            if self._earliest is None or time_key(item.at) < time_key(self._earliest):
+            if item.said is not None and (self._earliest is None or time_key(item.at) < time_key(self._earliest)):
                 self._earliest = item.at
-            return
-        if item.kind != "cost":
-            return
-        owner = self._bindings.owner_of(item.at).attempt_id
-        if item.owner is not None and item.owner != owner:
-            self._discount(item)
-        item.owner = owner
-        self._spend(owner, item)
-        # A counter's readings may belong to several attempts; only those that came since the last time are new.
-        reports = item.reports or []
-        for report in reports[item.counted :]:
-            self._spend(self._bindings.owner_of(report.at).attempt_id, item)
-        item.counted = len(reports)
+        elif item.kind == "cost":
+            if item.withdrawn or self._is_erased:
+                self._take_back(item)
+            else:
+                self._give(item)
 
-    def _spend(self, attempt_id: str, item: Item) -> None:
-        self._usage.setdefault(attempt_id, AttemptUsage()).put(item)
-        self._spenders.add(attempt_id)
+    def _give(self, item: Item) -> None:
+        """Give a cost to the attempt that owns it; a counter's readings may belong to several attempts."""
+        if item.reports is None:
+            owner = self._bindings.owner_of(item.at)
+            if item.given is not None and owner.attempt_id not in item.given.attempts:
+                self._take_back(item)
+            self._spend(owner, item)
+            return
+        if item.given is not None and item.given.reports is not item.reports:
+            self._take_back(item)
+        # Only the readings that came since the last time are new.
+        for report in item.reports[0 if item.given is None else item.given.count :]:
+            self._spend(self._bindings.owner_of(report.at), item)
+            item.given.count += 1
+            if report.sequence < item.given.sequence:
+                # It stands between readings that were counted already, and moves what lies between them.
+                self._spenders |= item.given.attempts
+                for attempt_id in item.given.attempts:
+                    self._usage[attempt_id].put(item)
+            item.given.sequence = max(item.given.sequence, report.sequence)
 
-    def _discount(self, item: Item) -> None:
-        for attempt_id, usage in self._usage.items():
-            if usage.drop(item):
+    def _spend(self, owner: Owner, item: Item) -> None:
+        if item.given is None:
+            item.given = _Given(item.reports)
+        if owner.run_id in self._erased_runs:
+            return
+        item.given.attempts.add(owner.attempt_id)
+        self._usage.setdefault(owner.attempt_id, AttemptUsage()).put(item)
+        self._spenders.add(owner.attempt_id)
+
+    def _take_back(self, item: Item) -> None:
+        if item.given is not None:
+            for attempt_id in item.given.attempts:
+                self._usage[attempt_id].drop(item)
                 self._spenders.add(attempt_id)
-        item.owner, item.counted = None, 0
+        item.given = None
 
     def _usage_key(self, attempt_id: str) -> tuple[str, str]:
         parts = split_attempt_id(attempt_id)
@@ -264,8 +347,11 @@ class Conversation:
         return f"run:{parts.run}", f"usage:{self._ref}|{attempt_id}"
 
     def _usage_of(self, attempt_id: str) -> dict[str, Any] | None:
-        usage = self._usage[attempt_id].fold(lambda at: self._bindings.owner_of(at).attempt_id == attempt_id)
-        return None if usage is None else {"attemptId": attempt_id, **usage}
+        def owns(at: str | None) -> bool:
+            return self._bindings.owner_of(at).attempt_id == attempt_id
+
+        usage = self._usage[attempt_id].fold(owns, self._starts.get(attempt_id, 0))
+        return None if usage is None else {"attemptId": attempt_id, "conversation": self._ref, **usage}
 
     def _say_usage(self) -> None:
         for attempt_id in sorted(self._spenders):
@@ -274,6 +360,7 @@ class Conversation:
 
 
 def _record(item: Item, run_id: str, attempt_id: str | None, at: str) -> dict[str, Any]:
+    run_id = storable_text(run_id)
     record_id = f"{run_id}/{item.native_id}" if item.kind == "gate" else item.native_id
     head = {"schema": _SCHEMA, "kind": item.kind, "id": record_id, "runId": run_id}
     if attempt_id is not None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from projections.aggregates.attempts import Attempt, execution_rank, find_attempts, project_attempt
+from projections.aggregates.attempts import Attempt, execution_rank, find_attempts, project_attempt, usage_starts
 from projections.aggregates.emitter import Emitter
 from projections.aggregates.gates import count_late_closes, project_gates
 from projections.facts import Fact, FactSet
@@ -102,12 +102,14 @@ class Run:
             records.insert(0, _project_run(state.run_id, state.snapshot, correlations))
         self.counters["late_gate_closes"] = count_late_closes(state)
         self.counters["dropped_correlations"] = max(len(correlations) - CORRELATIONS_MAX, 0)
-        self._emitter.replace(records, _artifact_facts(state, attempts))
+        starts = {fact: start for attempt in attempts for fact, start in usage_starts(attempt).items()}
+        self._emitter.replace(records, {**_artifact_facts(state, attempts), **starts})
         return self._emitter
 
     def _erasures(self) -> dict[tuple[str, str], Any]:
-        """Tell every conversation that the run's executions had to drop what the run owned."""
+        """Tell every conversation that the run's executions had, or that is a run of its own, to drop what it owned."""
         refs = {body["boundTo"] for _id, body in self._facts.with_prefix("execution:") if body.get("boundTo")}
+        refs |= {f"conversation:{native}" for native, _body in self._facts.with_prefix("conversation:conversation:")}
         return {(ref, f"run-erased:{self._run_id}"): True for ref in refs}
 
 

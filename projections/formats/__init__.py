@@ -28,18 +28,20 @@ class Format(NamedTuple):
     ``read_line`` takes the parsed line, its bytes without the newline and its ordinal (where the source numbers its
     entries); it gives a line fact's body, or the bounded reason why the line says nothing to a trace; it raises
     ProjectionError for a line that can never be projected. It is None for observations, which are no native lines.
+    An assembly with ``takes_any_order`` gives the same items in whatever order the lines of its sources are added.
     """
 
     read_line: Callable[[Any, bytes, int | None], dict[str, Any] | str] | None
     assembly: Callable[[ConversationIdentity], Assembly]
+    takes_any_order: bool = False
 
 
 FORMATS: dict[str, Format] = {
     "claude-code": Format(read_claude_code_line, ClaudeCodeAssembly),
     "codex": Format(read_codex_line, CodexAssembly),
-    "ct-agents": Format(read_ct_agents_line, CtAgentsAssembly),
+    "ct-agents": Format(read_ct_agents_line, CtAgentsAssembly, takes_any_order=True),
     "harn": Format(read_harn_line, HarnAssembly),
     "observation": Format(None, ObservationAssembly),
-    "robota": Format(read_robota_line, RobotaAssembly),
+    "robota": Format(read_robota_line, RobotaAssembly, takes_any_order=True),
 }
 """The transcript formats by name, as ``source.format`` of a transcript message gives it."""

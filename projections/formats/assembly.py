@@ -30,6 +30,10 @@ def split_line_key(key: str) -> tuple[str, Position]:
     return format_name, Position(source_id, int(offset), int(part))
 
 
+Order = tuple[int, str, int, int, int]
+"""The place of an item or reading: format, source id, byte offset, part of the line, and then the item's rank."""
+
+
 class Report(NamedTuple):
     """One reading of a usage counter that stands for a whole turn or conversation."""
 
@@ -46,22 +50,22 @@ class Item:
 
     ``native_id`` is a record id, except for a gate, whose id starts with its run. ``fields`` are the record's own
     fields in record order. ``at`` is None until a time is known. ``group`` names what is copied or kept together (a
-    response); a withdrawn item is in no record. ``rank`` is the place among the conversation's items, ``owner`` the
-    attempt that the aggregate attributed it to ``counted`` how many of its reports it attributed, and ``said``
-    the record id and time with which it was last shown.
-    ``cache_write_split`` {ttl5m, ttl1h} is what pricing wants to know about a cost and its record cannot hold.
+    response); a withdrawn item is in no record. ``rank`` tells the items of a conversation apart, ``order`` is the
+    item's place in the sources. ``cache_write_split`` {ttl5m, ttl1h} is what pricing wants to know about a cost and
+    its record cannot hold. The aggregate keeps ``given``, which attempts it gave the cost to, and ``said``, the
+    record id and time with which the item was last shown.
     """
 
     __slots__ = (
         "at",
         "cache_write_split",
-        "counted",
         "fields",
+        "given",
         "group",
         "kind",
         "measurement",
         "native_id",
-        "owner",
+        "order",
         "rank",
         "reports",
         "said",
@@ -79,10 +83,10 @@ class Item:
         self.reports: list[Report] | None = None
         self.shown: Report | None = None
         self.said: tuple[str, str | None] | None = None
+        self.given: Any = None
         self.withdrawn = False
         self.rank = 0
-        self.owner: str | None = None
-        self.counted = 0
+        self.order: Order = (0, "", 0, 0, 0)
         self.cache_write_split: dict[str, int] | None = None
 
 
@@ -97,6 +101,9 @@ class Assembly(Protocol):
 
     def add(self, position: Position, body: dict[str, Any]) -> None:
         """Take the next line fact in source order; amortised O(1)."""
+
+    def can_follow(self, position: Position, body: dict[str, Any]) -> bool:
+        """Say whether a line may be added behind lines of later sources, as if it had been added before them."""
 
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Take all claims on something that several conversations hold."""
@@ -115,6 +122,10 @@ class Items:
         self._last_time: dict[str, str] = {}
         self._untimed: dict[str, list[Item]] = {}
 
+    def can_follow(self, _position: Position, _body: dict[str, Any]) -> bool:
+        """Say no: unless a format knows better, what one source says may depend on any source before it."""
+        return False
+
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Formats whose history is never copied claim nothing, so nothing is answered."""
         raise AssertionError(meeting, len(claims))
@@ -122,25 +133,37 @@ class Items:
     def see_time(self, source_id: str, at: str | None) -> str | None:
         """Give the time of a line: its own, else that of the nearest earlier line of its source that has one.
 
-        The first time of a source is also given to the items before it (decisions: a transcript item without a
-        timestamp).
+        The first time of a source is also given to the items and readings before it (decisions: a transcript item
+        without a timestamp).
         """
         if at is None:
             return self._last_time.get(source_id)
         self._last_time[source_id] = at
         for item in self._untimed.pop(source_id, ()):
-            item.at = at
+            if item.reports is not None:
+                _give_time(item, source_id, at)
+            elif item.at is None:
+                item.at = at
             self.touch(item)
         return at
 
-    def put(self, item: Item, source_id: str) -> Item:
-        """Add a new item at the end."""
+    def put(self, item: Item, place: Position | str) -> Item:
+        """Add a new item at the end; a place is a position, or a source id for the next place in that source."""
+        source_id, offset, part = (place, len(self.items), 0) if isinstance(place, str) else place
         item.rank = self.first_rank + len(self.items)
+        item.order = (self.first_rank, source_id, offset, part, item.rank)
         self.items.append(item)
         if item.at is None:
             self._untimed.setdefault(source_id, []).append(item)
         self.touch(item)
         return item
+
+    def report(self, cost: Item, report: Report) -> None:
+        """Add a reading to a counter that is among the items."""
+        add_report(cost, report)
+        if report.at is None:
+            self._untimed.setdefault(report.position.source_id, []).append(cost)
+        self.touch(cost)
 
     def touch(self, item: Item) -> None:
         """Remember that an item's record may have changed."""
@@ -154,10 +177,20 @@ class Items:
                 self.touch(item)
 
 
+def _give_time(cost: Item, source_id: str, at: str) -> None:
+    """Give a time to the readings of one source that have none."""
+    assert cost.reports is not None
+    reports = cost.reports
+    cost.reports, cost.shown, cost.at = None, None, None
+    for report in reports:
+        is_untimed = report.at is None and report.position.source_id == source_id
+        add_report(cost, report._replace(at=at) if is_untimed else report)
+
+
 def span_of(position: Position, body: dict[str, Any]) -> dict[str, Any]:
     """Give the span of a line fact: where its line stands and what it hashes to."""
     return {
-        "sourceId": position.source_id,
+        "sourceId": storable_text(position.source_id),
         "byteOffset": position.offset,
         "byteLength": body["len"],
         "contentHash": body["sha"],

@@ -8,7 +8,7 @@ from typing import Any
 
 from projections.canonical import sha256_hex
 from projections.errors import ProjectionError
-from projections.fields import checked_time, native_text
+from projections.fields import checked_time, native_text, whole_number
 from projections.formats.assembly import Item, Items, Position, span_of
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref
 from projections.text import MAX_SAFE_INTEGER, instant, is_blank, storable_text
@@ -23,7 +23,7 @@ _SYNTHETIC = "<synthetic>"
 def read_line(value: Any, line: bytes, _ordinal: int | None = None) -> dict[str, Any] | str:
     """Read one parsed line; gives a line fact's body, or the reason why the line says nothing to a trace.
 
-    Body: ``len``, ``sha`` (the span), ``at``, ``lane``; a user line adds ``turn`` (a text line) or ``results``; an
+    Body: ``len``, ``sha`` (the span), ``at``, ``lane``; a user line may add ``turn`` (a text line) or ``results``; an
     assistant line adds ``response`` {id, request, uuid, model, usage, split} and ``calls`` [[id, name]].
     """
     if not isinstance(value, dict):
@@ -69,7 +69,7 @@ def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
-def _read_user(value: dict[str, Any], message: dict[str, Any]) -> dict[str, Any] | str:
+def _read_user(value: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
     results = [
         [call_id, block.get("is_error") is True]
         for block in _blocks(message)
@@ -80,9 +80,8 @@ def _read_user(value: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]
         return {"results": results}
     uuid = _native(value.get("uuid"), "line.uuid")
     is_text = isinstance(message.get("content"), str) or any(block.get("type") == "text" for block in _blocks(message))
-    if not is_text or uuid is None:
-        return "no_trace_line"
-    return {"turn": uuid}
+    # Any user line ends what was streamed before it, but only a text begins a turn.
+    return {"turn": uuid} if is_text and uuid is not None else {}
 
 
 def _read_assistant(value: dict[str, Any], message: dict[str, Any]) -> dict[str, Any] | str:
@@ -113,8 +112,9 @@ def _read_assistant(value: dict[str, Any], message: dict[str, Any]) -> dict[str,
 
 
 def _read_usage(usage: dict[str, Any], response: dict[str, Any]) -> None:
-    if any(isinstance(usage.get(name), int | float) and usage[name] > MAX_SAFE_INTEGER for name in _USAGE_COUNTS):
-        raise ProjectionError("count_out_of_range", "line.message.usage")
+    for name in _USAGE_COUNTS:
+        if usage.get(name) is not None:
+            whole_number(usage[name], f"line.message.usage.{name}")
     found = claude_usage(usage)
     tokens = found["tokens"]
     if any(count is not None and count > MAX_SAFE_INTEGER for count in tokens.values()):
@@ -134,10 +134,11 @@ def _input_side(tokens: dict[str, Any]) -> tuple[int | None, ...]:
 class _Response:
     """One model response: the lines it was streamed on, merged."""
 
-    __slots__ = ("call", "claim", "cost", "items", "native_id", "withdrawn")
+    __slots__ = ("call", "claim", "cost", "items", "last_source", "native_id", "withdrawn")
 
     def __init__(self, native_id: str, call: Item) -> None:
         self.native_id = native_id
+        self.last_source = ""
         self.call = call
         self.cost: Item | None = None
         self.claim = ""
@@ -174,6 +175,7 @@ class ClaudeCodeAssembly(Items):
         self._of_message: dict[str, list[_Response]] = {}
         self._last: dict[tuple[str, str, str], _LastLine] = {}
         self._calls: dict[str, list[Item]] = {}
+        self._result_sources: dict[str, str] = {}
         self._claimed: dict[str, list[_Response]] = {}
         self._refs: dict[str, str] = {}
 
@@ -188,23 +190,40 @@ class ClaudeCodeAssembly(Items):
         if "turn" in body:
             self._turns[lane] = body["turn"]
         for call_id, is_error in body.get("results", ()):
+            self._result_sources[call_id] = max(position.source_id, self._result_sources.get(call_id, ""))
             for call in self._calls.get(call_id, ())[-1:]:
                 call.fields["isError"] = is_error
                 self.touch(call)
+
+    def can_follow(self, position: Position, body: dict[str, Any]) -> bool:
+        """Say whether nothing that a line is about was told by a source behind its own.
+
+        Turns and lanes belong to one source. What sources share is a response, a tool call and a call's result.
+        """
+        source_id = position.source_id
+        ids = [call_id for call_id, _more in [*body.get("calls", ()), *body.get("results", ())]]
+        responses = self._of_message.get(body["response"]["id"], ()) if "response" in body else ()
+        return (
+            all(response.last_source <= source_id for response in responses)
+            and all(call.order[1] <= source_id for call_id in ids for call in self._calls.get(call_id, ()))
+            and all(self._result_sources.get(call_id, "") <= source_id for call_id in ids)
+        )
 
     def _add_response(self, position: Position, body: dict[str, Any], at: str | None, lane: tuple[str, str]) -> None:
         line = body["response"]
         response = self._response_of(line, lane)
         span = span_of(position, body)
         if response is None:
-            response = self._open_response(position.source_id, body, at, lane, span)
+            response = self._open_response(position, body, at, lane, span)
+        response.last_source = max(position.source_id, response.last_source)
         self._remember(line, lane, response)
         if line["usage"] is not None:
-            self._set_usage(position.source_id, response, line)
-        elif response.cost is None and line["model"] is not None:
+            self._set_usage(position, response, line)
+        if line["model"] is not None and (line["usage"] is not None or response.cost is None):
             response.call.fields["name"] = line["model"]
+            self.touch(response.call)
         for call_id, name in body.get("calls", ()):
-            self._add_call(position.source_id, response, call_id, name, at, lane, span)
+            self._add_call(position, response, call_id, name, at, lane, span)
         self._claim(response, body["at"])
 
     def _response_of(self, line: dict[str, Any], lane: tuple[str, str]) -> _Response | None:
@@ -220,7 +239,7 @@ class ClaudeCodeAssembly(Items):
         return last.response
 
     def _open_response(
-        self, source_id: str, body: dict[str, Any], at: str | None, lane: tuple[str, str], span: dict[str, Any]
+        self, position: Position, body: dict[str, Any], at: str | None, lane: tuple[str, str], span: dict[str, Any]
     ) -> _Response:
         line = body["response"]
         earlier = self._of_message.setdefault(line["id"], [])
@@ -232,7 +251,7 @@ class ClaudeCodeAssembly(Items):
         call = Item("call", conversation_item_ref(self.identity, "response", native_id), at, {**fields, "span": span})
         response = _Response(native_id, call)
         call.group = response
-        self.put(call, source_id)
+        self.put(call, position)
         earlier.append(response)
         if line["request"] is not None:
             self._by_request[(line["id"], line["request"])] = response
@@ -250,13 +269,17 @@ class ClaudeCodeAssembly(Items):
         return found
 
     def _remember(self, line: dict[str, Any], lane: tuple[str, str], response: _Response) -> None:
-        last = self._last.setdefault((*lane, line["id"]), _LastLine(response))
+        """Keep what tells the next line of this id apart; a line without usage says nothing about that."""
+        last = self._last.get((*lane, line["id"]))
+        if last is None:
+            last = self._last[(*lane, line["id"])] = _LastLine(response)
+            last.turns_seen = self._user_lines.get(lane, 0)
         last.response = response
-        last.turns_seen = self._user_lines.get(lane, 0)
         if line["usage"] is not None:
+            last.turns_seen = self._user_lines.get(lane, 0)
             last.counters = _input_side(line["usage"])
 
-    def _set_usage(self, source_id: str, response: _Response, line: dict[str, Any]) -> None:
+    def _set_usage(self, position: Position, response: _Response, line: dict[str, Any]) -> None:
         """Take the usage of a line whole: the last line of a response that reports any is the one that counts."""
         measurement = {
             "kind": "delta",
@@ -266,23 +289,18 @@ class ClaudeCodeAssembly(Items):
             "cost": None,
             "source": _SOURCE,
         }
-        response.call.fields["name"] = line["model"] or "unknown"
-        self.touch(response.call)
         if response.cost is None:
             fields = {"conversation": self._ref, "measurement": measurement, "span": response.call.fields["span"]}
             cost = Item("cost", f"cost:{response.call.native_id}", response.call.at, fields)
-            cost.measurement = measurement
-            cost.cache_write_split = line.get("split")
             response.hold(cost)
-            response.cost = self.put(cost, source_id)
-            return
+            response.cost = self.put(cost, position)
         response.cost.fields["measurement"] = response.cost.measurement = measurement
         response.cost.cache_write_split = line.get("split")
         self.touch(response.cost)
 
     def _add_call(
         self,
-        source_id: str,
+        position: Position,
         response: _Response,
         call_id: str,
         name: str,
@@ -306,7 +324,7 @@ class ClaudeCodeAssembly(Items):
             {**fields, "isError": None, "span": span},
         )
         response.hold(item)
-        same_id.append(self.put(item, source_id))
+        same_id.append(self.put(item, position))
 
     def _claim(self, response: _Response, at: str | None) -> None:
         """Claim the response for this conversation with the earliest time that one of its lines has."""

@@ -4,26 +4,26 @@ Rules for editing this module: ``read_line`` keeps no content; the counter's ste
 are decided in the assembly, which gets the lines in source order and may get them all again from the start.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
-
-import orjson
 
 from projections.canonical import sha256_hex
 from projections.decode import decode_json
 from projections.errors import ProjectionError
-from projections.fields import checked_time, native_text
-from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of, storable_measurement
+from projections.fields import checked_time, native_text, whole_number
+from projections.formats.assembly import Item, Items, Position, Report, span_of, storable_measurement
+from projections.formats.codex_forks import CHUNK_ROWS, History
 from projections.formats.codex_usage import (
     COUNT_SOURCE,
+    COUNTER_NAMES,
     CodexEvent,
     CodexUsageReader,
     CounterSteps,
     read_tokens,
 )
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
-from projections.text import MAX_SAFE_INTEGER, is_blank, storable_text
+from projections.text import is_blank, storable_text
 from projections.times import TimeKey, time_key
 
 _CALLS = frozenset(
@@ -133,13 +133,11 @@ def _read_count(payload: Body) -> Body | None:
 
 
 def _counters(value: Any) -> Body | None:
-    """Keep the numbers of a counter object; one that no record can hold is no unknown count but a broken line."""
+    """Keep the counters of an object; one that is there and no count makes the line a broken one."""
     if not isinstance(value, dict):
         return None
-    kept = {name: count for name, count in value.items() if name.endswith("_tokens") and _is_number(count)}
-    if any(count > MAX_SAFE_INTEGER for count in kept.values()):
-        raise ProjectionError("count_out_of_range", "line.payload")
-    return kept
+    given = {name: value[name] for name in COUNTER_NAMES if value.get(name) is not None}
+    return {name: whole_number(count, f"line.payload.{name}") for name, count in given.items()}
 
 
 def _read_record(payload: Body) -> Body:
@@ -153,10 +151,6 @@ def _read_record(payload: Body) -> Body:
         if counters is not None:
             record[name] = counters
     return {"record": record}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _READERS: dict[str, Callable[[Body], Body | None]] = {
@@ -195,10 +189,13 @@ class CodexAssembly(Items):
         self._sources: dict[str, _Source] = {}
         self._calls: dict[str, list[Item]] = {}
         self._costs: dict[str, Item] = {}
+        self._steps: dict[str, int] = {}
         self._placed: list[tuple[Position, Item]] = []
-        self._rows: list[tuple[Position, str]] = []
+        self._history = History()
+        self._row_places: list[Position] = []
         self._first_row_at: str | None = None
-        self._families: dict[str, bool] = {}
+        self._families: dict[str, frozenset[int]] = {}
+        self._copied_rows = 0
         self._copied_up_to: dict[str, Position] = {}
         self._join_family(identity.native_id, is_parent=True)
 
@@ -227,7 +224,7 @@ class CodexAssembly(Items):
         border = self._copied_up_to.get(position.source_id)
         item.withdrawn = border is not None and position <= border
         self._placed.append((position, item))
-        return self.put(item, position.source_id)
+        return self.put(item, position)
 
     def _fields(self, source: _Source, fields: Body) -> Body:
         turn = {} if source.turn is None else {"turn": conversation_item_ref(self.identity, "turn", source.turn)}
@@ -261,6 +258,7 @@ class CodexAssembly(Items):
             self.withdraw([item for _place, item in self._placed if item.group is source], withdrawn=True)
             for row_position, row, row_at in source.rows:
                 self._read_row(row_position, row, row_at, source, source.reader)
+            self._placed.sort(key=lambda placed: placed[0])
         elif source.reader is not None:
             self._read_row(position, body, at, source, source.reader)
         else:
@@ -273,7 +271,7 @@ class CodexAssembly(Items):
         tokens = source.steps.step(total, last)
         if tokens is None:
             return
-        native = f"token_count@{position.offset}"
+        native = self._step_id(position.offset)
         span = span_of(position, body)
         call_id = conversation_item_ref(self.identity, "response", native)
         fields = self._fields(source, {"callKind": "model", "name": source.model or "unknown"})
@@ -286,6 +284,12 @@ class CodexAssembly(Items):
         for item in (Item("call", call_id, at, {**fields, "span": span}), cost):
             item.group = source
             self._place(item, position)
+
+    def _step_id(self, offset: int) -> str:
+        """Name a step by its place; where a thread has several files, the same place comes again."""
+        native = f"token_count@{offset}"
+        self._steps[native] = self._steps.get(native, 0) + 1
+        return native if self._steps[native] == 1 else f"{native}#{self._steps[native]}"
 
     def _read_row(
         self, position: Position, body: Body, at: str | None, source: _Source, reader: CodexUsageReader
@@ -316,7 +320,7 @@ class CodexAssembly(Items):
         elif measurement["kind"] == "delta":
             cost.fields["measurement"] = cost.measurement = stored
         if measurement["kind"] == "snapshot":
-            add_report(cost, Report(measurement["sequence"], position, at, stored, span))
+            self.report(cost, Report(measurement["sequence"], position, at, stored, span))
         self.touch(cost)
 
     def _add_response(
@@ -330,51 +334,55 @@ class CodexAssembly(Items):
 
     def _see_row(self, position: Position, count: list[Any], at: str | None) -> None:
         """Remember a counter row for the comparison with relatives: equal when total and last are."""
-        digest = blake2b(orjson.dumps([read_tokens(counters) for counters in count]), digest_size=8).hexdigest()
-        self._rows.append((position, digest))
+        chunk = self._history.add([read_tokens(counters) for counters in count])
+        self._row_places.append(position)
+        is_news = len(self._row_places) % CHUNK_ROWS == 0 or (self._first_row_at is None and at is not None)
         self._first_row_at = self._first_row_at if self._first_row_at is not None else at
-        for family, has_relatives in self._families.items():
-            if has_relatives:
+        for family, parted in self._families.items():
+            if parted and (is_news or chunk in parted):
                 self._claim(family)
 
     def _join_family(self, parent: str, *, is_parent: bool) -> None:
         identity = self.identity._replace(native_id=parent)
         family = conversation_ref(identity).replace("conversation:", "fork:", 1)
-        self._families.setdefault(family, False)
-        self.claims[family] = {"isParent": is_parent, "at": None, "rows": []}
+        self._families.setdefault(family, frozenset())
+        self.claims[family] = {"isParent": is_parent, "at": None, "marks": [], "chunks": []}
         self.new_claims.add(family)
 
     def _claim(self, family: str) -> None:
-        rows = [digest for _position, digest in self._rows]
-        self.claims[family] = {**self.claims[family], "at": self._first_row_at, "rows": rows}
-        self.new_claims.add(family)
+        claim = {**self.claims[family], "at": self._first_row_at, **self._history.tell(self._families[family])}
+        if claim != self.claims[family]:
+            self.claims[family] = claim
+            self.new_claims.add(family)
 
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Compare with the relatives: rows shared with the parent or an earlier fork are copied history.
 
         A conversation tells its rows only once it has relatives, so that the others pay nothing for them.
         """
-        if len(claims) > 1 and not self._families[meeting]:
-            self._families[meeting] = True
+        relatives = {ref: claim for ref, claim in claims.items() if ref != self._ref}
+        shared = {ref: self._history.compare(claim) for ref, claim in relatives.items()}
+        if relatives:
+            self._families[meeting] = frozenset(part.chunk for part in shared.values())
             self._claim(meeting)
         own = self.claims[meeting]
         if own["isParent"]:
             return
         mine = (_time_of(own), self._ref)
-        elders = [
-            claim["rows"]
-            for ref, claim in claims.items()
-            if ref != self._ref and (claim["isParent"] or (_time_of(claim), ref) < mine)
-        ]
-        rows = [digest for _position, digest in self._rows]
-        self._withdraw_copied(max((_common_length(rows, elder) for elder in elders), default=0))
+        elders = [ref for ref, claim in relatives.items() if claim["isParent"] or (_time_of(claim), ref) < mine]
+        self._withdraw_copied(max((shared[ref].row_count for ref in elders), default=0))
 
     def _withdraw_copied(self, row_count: int) -> None:
         """Take everything up to the last copied row, calls included, out of the records; the rest back in."""
-        self._copied_up_to = {}
-        for position, _digest in self._rows[:row_count]:
-            self._copied_up_to[position.source_id] = position
-        for position, item in self._placed:
+        borders = sorted((self._copied_rows, row_count))
+        self._copied_rows = row_count
+        changed = self._row_places[borders[0] : borders[1]]
+        if not changed:
+            return
+        self._copied_up_to = {position.source_id: position for position in self._row_places[:row_count]}
+        first = 0 if borders[0] == 0 else bisect_right(self._placed, self._row_places[borders[0] - 1], key=_place_of)
+        last = bisect_right(self._placed, changed[-1], key=_place_of)
+        for position, item in self._placed[first:last]:
             border = self._copied_up_to.get(position.source_id)
             is_copied = border is not None and position <= border
             is_superseded = item.group is not None and item.group.reader is not None
@@ -385,7 +393,5 @@ def _time_of(claim: Body) -> TimeKey:
     return time_key(claim["at"])
 
 
-def _common_length(rows: list[str], others: list[str]) -> int:
-    """Count how many rows two histories share from their start."""
-    pairs = enumerate(zip(rows, others, strict=False))
-    return next((index for index, (row, other) in pairs if row != other), min(len(rows), len(others)))
+def _place_of(placed: tuple[Position, Item]) -> Position:
+    return placed[0]

@@ -19,6 +19,8 @@ _TOKENS = {
     "total": "total_tokens",
 }
 
+COUNTER_NAMES = tuple(_TOKENS.values())
+
 USAGE_SOURCE = "token_usage_record.usage"
 TURN_SOURCE = "token_usage_record.turn_token_usage"
 THREAD_SOURCE = "token_usage_record.thread_token_usage"

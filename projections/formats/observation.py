@@ -4,7 +4,7 @@ from typing import Any
 
 from projections.errors import ProjectionError
 from projections.fields import Row, checked_number, read_span
-from projections.formats.assembly import Item, Items, Position, Report, add_report, storable_measurement
+from projections.formats.assembly import Item, Items, Position, Report, storable_measurement
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.usage import count_of
 
@@ -138,7 +138,7 @@ class ObservationAssembly(Items):
             at,
             {**fields, "isError": None, "span": body["span"]},
         )
-        self._calls[call["id"]] = self.put(item, position.source_id)
+        self._calls[call["id"]] = self.put(item, position)
 
     def _turn(self, body: dict[str, Any]) -> dict[str, str]:
         return {} if body["turn"] is None else {"turn": conversation_item_ref(self.identity, "turn", body["turn"])}
@@ -159,15 +159,14 @@ class ObservationAssembly(Items):
             cost = Item("cost", native_id, at, fields)
             cost.measurement = measurement
             cost.cache_write_split = split
-            self._costs[native_id] = self.put(cost, position.source_id)
+            self._costs[native_id] = self.put(cost, position)
         elif measurement["kind"] == "delta":
             # A delta may be reported again: the last report wins and keeps the first one's place and time.
             cost.fields["measurement"] = cost.measurement = measurement
             cost.cache_write_split = split
             self.touch(cost)
         if measurement["kind"] == "snapshot":
-            add_report(cost, Report(measurement["sequence"], position, at, measurement, body["span"], split))
-            self.touch(cost)
+            self.report(cost, Report(measurement["sequence"], position, at, measurement, body["span"], split))
 
     def _add_response(
         self, position: Position, body: dict[str, Any], at: str | None, native_id: str, model: str | None
@@ -182,4 +181,4 @@ class ObservationAssembly(Items):
         item = Item(
             "call", conversation_item_ref(self.identity, "response", native_id), at, {**fields, "span": body["span"]}
         )
-        self._responses[native_id] = self.put(item, position.source_id)
+        self._responses[native_id] = self.put(item, position)

@@ -16,6 +16,7 @@ from projections.ids import ConversationIdentity, conversation_ref
 from projections.sources.envelope import Event
 from projections.text import is_blank
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 
 LINE_BYTES_MAX = 4 * 2**20
@@ -71,11 +72,14 @@ def _line_bytes(row: Row) -> bytes:
 
 def _read_line(line: bytes, read: Any, ordinal: int | None) -> dict[str, Any] | str:
     text = line.rstrip(b"\x00")
+    if line and not text:
+        return "nul_line"
+    text = text.removeprefix(_BYTE_ORDER_MARK)
     if not text:
-        return "nul_line" if line else "blank_line"
+        return "blank_line"
     if text.isspace() and is_blank(text.decode("ascii")):
         return "blank_line"
-    # A killed writer pads with NULs: they are no JSON, but they stay in the span (decisions: lines with NUL bytes).
+    # A killed writer pads with NULs, some editors begin with a mark: neither is JSON, and both stay in the span.
     found: dict[str, Any] | str = read(_parse_line(text), line, ordinal)
     return found
 
