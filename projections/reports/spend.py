@@ -73,7 +73,7 @@ class Usage(NamedTuple):
 
 
 def distinct_records(records: Iterable[Record], kinds: Iterable[str]) -> list[Record]:
-    """Give each record of some kinds once, ordered by time, kind and id.
+    """Give each record of some kinds once, ordered by kind and id.
 
     Of two records with one kind and id (from two places) the one with the greater canonical JSON stays.
     """
@@ -86,11 +86,7 @@ def distinct_records(records: Iterable[Record], kinds: Iterable[str]) -> list[Re
         known = found.get(key)
         if known is None or (known != record and canonical_json(known) < canonical_json(record)):
             found[key] = record
-    return sorted(found.values(), key=_order)
-
-
-def _order(record: Record) -> tuple[Moment, str, str]:
-    return moment_of(record["at"]), record["kind"], record["id"]
+    return [found[key] for key in sorted(found)]
 
 
 def counted_costs(records: Iterable[Record]) -> list[Spend]:

@@ -56,6 +56,7 @@ def timeline(records: Iterable[Record], run_id: str) -> Timeline | None:
     kept = distinct_records(records, RECORD_KINDS_READ)
     spends = [spend for spend in counted_costs(kept) if spend.record["runId"] == run_id]
     mine = [record for record in kept if record["runId"] == run_id and record["kind"] != "cost"]
+    mine.sort(key=lambda record: moment_of(record["at"]))
     if not mine and not spends:
         return None
     return _Layout(run_id, mine, spends).timeline()

@@ -238,7 +238,7 @@ def test_partial_sums_estimates_and_superseded_costs_are_marked_and_explained() 
         "? is unknown; ≥5 +2? is 5 and what 2 records do not say",
         "~ includes estimates",
         "1 more cost records tell of the same spend and are not counted",
-        "unknown everywhere: cached, cache write, output, reasoning, total",
+        "unknown everywhere: cached, cache write, reasoning, total",
     ]
 
 
