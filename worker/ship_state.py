@@ -53,6 +53,7 @@ class ShipState:
         self._by_identity: dict[tuple[str, str, tuple[int, int]], Shipped] = {}
         # The offset of a message that each partition acknowledged: a topic that does not reach it is another topic.
         self.acknowledged: dict[int, int] = {}
+        self._is_saved = False
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -67,6 +68,7 @@ class ShipState:
             state = cls(path, lock)
             if path.exists():
                 state._load(json.loads(path.read_bytes()))
+                state._is_saved = True
         except BlockingIOError:
             os.close(lock)
             raise ShipStateError(f"{path} is in use by another `ship`", usage=True) from None
@@ -92,6 +94,7 @@ class ShipState:
 
     def forget(self) -> None:
         """Begin again with every file."""
+        self._is_saved = False
         self._shipped.clear()
         self._by_identity.clear()
         self.acknowledged.clear()
@@ -107,9 +110,12 @@ class ShipState:
     def note(self, shipped: Shipped) -> None:
         """Remember how far a file went; under its new path only, when it was renamed."""
         scope = shipped.source.harness, shipped.source.namespace
+        if self._shipped.get((*scope, shipped.path)) == shipped:
+            return
         for old in (self._shipped.get((*scope, shipped.path)), self._by_identity.get((*scope, shipped.identity))):
             if old is not None:
                 self._drop(old)
+        self._is_saved = False
         self._shipped[(*scope, shipped.path)] = shipped
         self._by_identity[(*scope, shipped.identity)] = shipped
 
@@ -121,14 +127,17 @@ class ShipState:
                 self._drop(shipped)
 
     def _drop(self, shipped: Shipped) -> None:
+        self._is_saved = False
         scope = shipped.source.harness, shipped.source.namespace
         self._shipped.pop((*scope, shipped.path), None)
         if self._by_identity.get((*scope, shipped.identity)) is shipped:
             del self._by_identity[(*scope, shipped.identity)]
 
     def save(self) -> None:
-        """Replace the state file; ShipStateError leaves it as it was."""
+        """Replace the state file if anything has changed; ShipStateError leaves it as it was."""
         assert self.target is not None
+        if self._is_saved:
+            return
         state = {
             "version": _VERSION,
             "cluster": self.target.cluster,
@@ -146,6 +155,7 @@ class ShipState:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise _failed("cannot write", self._path, error) from error
+        self._is_saved = True
 
     def _load(self, state: Mapping[str, Any]) -> None:
         if state["version"] != _VERSION:

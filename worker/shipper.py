@@ -93,7 +93,8 @@ class _Shipper:
         self._stop = stop
         self._files = ShipFiles(plan.selection, state, settings.limits, plan.say)
         self._chunk_limits = _chunk_limits(plan.rate, settings)
-        self._saved_at = time.monotonic()
+        # The first chunk is saved at once: one that never lives for long must not repeat itself for ever.
+        self._saved_at = float("-inf")
         self._due_at = 0.0
         self._told_unavailable: dict[str, str] = {}
 
