@@ -8,11 +8,11 @@ from typing import NamedTuple
 from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.simulation.groups import GroupCoordinator
-from tests.simulation.log import Entry, PartitionLog, compacted
+from tests.simulation.log import Entry, PartitionLog, Row, compacted
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
 from tests.simulation.transactions import TransactionCoordinator
-from worker.kafka import Message, Outgoing, TopicPartition
+from worker.kafka import Message, TopicPartition
 
 
 class Fetched(NamedTuple):
@@ -36,6 +36,7 @@ class VirtualBroker:
         self.groups = GroupCoordinator(loop)
         self.transactions = TransactionCoordinator(loop, self.network, self.groups, self.logs)
         self.transactions.wake = self.wake
+        self.on_append: list[Callable[[TopicPartition, Sequence[Row]], None]] = []
         self._waiting: dict[TopicPartition, list[asyncio.Future[None]]] = {}
 
     def create_topic(self, topic: str, partition_count: int) -> None:
@@ -58,7 +59,7 @@ class VirtualBroker:
     def append(
         self,
         place: TopicPartition,
-        rows: Sequence[Outgoing],
+        rows: Sequence[Row],
         *,
         producer_id: int | None = None,
         epoch: int = 0,
@@ -67,6 +68,8 @@ class VirtualBroker:
         """Append messages to a partition."""
         timestamp = int(self.loop.time() * 1_000)
         self.logs[place].append(rows, timestamp, producer_id=producer_id, epoch=epoch, is_transaction=is_transaction)
+        for hook in self.on_append:
+            hook(place, rows)
         self.wake(place)
 
     def wake(self, place: TopicPartition) -> None:

@@ -291,7 +291,7 @@ class VirtualConsumer(VirtualReader):
         self._rejoin.set()
 
     async def _reset(self, positions: dict[TopicPartition, int | None]) -> None:
-        """Move partitions that nobody has chosen a position for to their committed offset, as aiokafka does by itself."""
+        """Move partitions without a position to their committed offset, as aiokafka does by itself."""
         await asyncio.sleep(0)
         committed = await self._fetch_committed(list(positions))
         for place, position in list(positions.items()):

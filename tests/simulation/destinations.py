@@ -68,6 +68,7 @@ class DatabaseSink:
         self._destination = destination
         self._network = destination.network
         self._policy_digest = policy_digest
+        self._writing: set[asyncio.Future[None]] = set()
 
     async def open(self) -> bool:
         process = current_process()
@@ -82,14 +83,19 @@ class DatabaseSink:
         if self._network.loop.time() < destination.slow_until:
             await asyncio.sleep(destination.slow_s)
         kept = list(batch)
+        work = asyncio.ensure_future(self._network.ask_once("sink write", lambda: destination.write(process, kept)))
+        self._writing.add(work)
+        work.add_done_callback(self._writing.discard)
         try:
-            await self._network.ask_once("sink write", lambda: destination.write(process, kept))
+            await asyncio.shield(work)
         except LostError:
             raise TimeoutError from None
         if destination.lost_answer_chance and self._network.random.random() < destination.lost_answer_chance:
             raise TimeoutError
 
     async def close(self) -> None:
+        # A write whose caller was cancelled goes on, and the destination is held as long.
+        await asyncio.gather(*self._writing, return_exceptions=True)
         self._destination.release(current_process())
 
 

@@ -225,7 +225,7 @@ class GroupCoordinator:
         """Forget a member as if its session had run out."""
         group = self.group(name)
         if member_id in group.members:
-            self._expire(group, group.members[member_id])
+            self._remove(group, group.members[member_id])
 
     # ---------------------------------------------------------------------------------------------------- offsets
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from aiokafka.errors import InvalidProducerEpoch, OffsetOutOfRangeError
 
-from worker.kafka import Header, Message, Outgoing, TopicPartition
+from worker.kafka import Header, Message, TopicPartition
+
+Row = tuple[bytes | None, bytes | None, Sequence[Header]]
 
 
 class Writing:
@@ -57,7 +59,7 @@ class PartitionLog:
 
     def append(
         self,
-        rows: Iterable[Outgoing],
+        rows: Iterable[Row],
         timestamp: int,
         *,
         producer_id: int | None = None,

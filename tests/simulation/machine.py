@@ -1,0 +1,123 @@
+"""A machine that runs workers one after the other: whatever ends a worker, the next one is started a while later."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.loop import Process, SimulatedLoop
+from worker.app import Pipeline
+from worker.consumer import BatchConsumer
+from worker.lanes import Role, StopWorkerError
+from worker.metrics import Metrics
+from worker.roles.export import ExportRole
+from worker.roles.fold import FoldRole
+from worker.roles.project import ProjectRole
+from worker.settings import Settings
+from worker.sink import SinkRefused
+from worker.state import Held, MemoryFoldStore
+
+# What Faust has beside the drain for ending a worker.
+_STOP_SPARE_S = 5.0
+
+
+class Disk:
+    """What a worker keeps of its folds, on a disk that outlives it; nothing of a dead process reaches it."""
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+        self._store = MemoryFoldStore()
+
+    def take(self, partition: int) -> Held | None:
+        return None if self._is_gone() else self._store.take(partition)
+
+    def keep(self, partition: int, held: Held) -> None:
+        if not self._is_gone():
+            self._store.keep(partition, held)
+
+    def forget_others(self, partitions: frozenset[int]) -> None:
+        if not self._is_gone():
+            self._store.forget_others(partitions)
+
+    def _is_gone(self) -> bool:
+        return self.process is None or self.process.is_dead
+
+
+class Machine:
+    """One machine: its disk, and the worker that runs there now, if any."""
+
+    def __init__(self, name: str, loop: SimulatedLoop, settings: Settings, note: Callable[[str], None]) -> None:
+        self.name = name
+        self.disk = Disk()
+        self.process: Process | None = None
+        self.metrics: Metrics | None = None
+        self.pipeline: Pipeline | None = None
+        # Why workers ended by themselves.
+        self.ends: list[BaseException] = []
+        self._loop = loop
+        self._settings = settings
+        self._note = note
+        self._starts = 0
+        self._stopping = asyncio.Event()
+        self._ended: asyncio.Task[Any] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a worker runs here, paused or not."""
+        return self.process is not None and not self.process.is_dead
+
+    def start(self) -> None:
+        """Start a worker, if none runs."""
+        if self.is_up:
+            return
+        self._starts += 1
+        process = self.process = Process(f"{self.name}.{self._starts}")
+        self.disk.process = process
+        self._stopping = asyncio.Event()
+        self._note(f"{process.name} starts")
+        self._ended = self._loop.spawn(process, self._run(process))
+
+    async def _run(self, process: Process) -> None:
+        metrics = self.metrics = Metrics()
+        pipeline = self.pipeline = Pipeline(
+            [BatchConsumer(role, self._settings.limits, metrics) for role in self._roles(metrics)], metrics
+        )
+        await pipeline.start()
+        waits = [asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(pipeline._crashed.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        stop = asyncio.ensure_future(pipeline.stop())
+        done, _ = await asyncio.wait([stop], timeout=self._settings.limits.shutdown_drain_s + _STOP_SPARE_S)
+        reason = pipeline.crash_reason
+        if not done:
+            reason = reason or TimeoutError("the worker did not stop in time")
+        if reason is not None:
+            self.ends.append(reason)
+        self._note(f"{process.name} ends: {reason!r}")
+        self._loop.kill(process)
+
+    def _roles(self, metrics: Metrics) -> list[Role]:
+        settings = self._settings
+        is_fenced = settings.fencing != "off"
+        return [
+            ProjectRole(settings, metrics, is_idempotent=is_fenced),
+            FoldRole(settings, metrics, self.disk, is_fenced=is_fenced),
+            *(ExportRole(settings, export, metrics) for export in settings.exports),
+        ]
+
+    def kill(self) -> None:
+        """End the worker without warning."""
+        if self.process is not None and self.is_up:
+            self._note(f"{self.process.name} is killed")
+            self._loop.kill(self.process)
+
+    def stop(self) -> None:
+        """Ask the worker to drain and end."""
+        if self.is_up and self.process is not None:
+            self._note(f"{self.process.name} is asked to stop")
+            process = self.process
+            self._loop.call_soon(self._stopping.set, context=process.context)
+
+    def stopped_loudly(self) -> bool:
+        """Say whether a worker here ended because going on would have lost something."""
+        return any(isinstance(reason, StopWorkerError | SinkRefused) for reason in self.ends)

@@ -1,0 +1,106 @@
+"""Puts the virtual broker, clock and sinks where the worker's own modules look for the real ones."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import structlog
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+import worker.consumer
+import worker.roles.export
+import worker.roles.fold
+import worker.roles.project
+from tests.simulation.broker import VirtualBroker
+from tests.simulation.consumer import VirtualConsumer, VirtualReader
+from tests.simulation.destinations import DatabaseSink, Destination, FileSink
+from tests.simulation.loop import PROCESS
+from tests.simulation.producer import VirtualProducer
+from worker.settings import Settings
+from worker.sink import Sink
+
+KEY_VARIABLE, KEY = "SIMULATION_EXPORT_KEY", "a-key-of-the-simulation-with-more-than-32-bytes"
+SCHEME = "virtual"
+
+_ROLES = (worker.roles.project, worker.roles.fold, worker.roles.export)
+
+
+class Site:
+    """The world outside the workers: one broker, and destinations by name."""
+
+    def __init__(self, broker: VirtualBroker, destinations: dict[str, Destination]) -> None:
+        self.broker = broker
+        self.destinations = destinations
+        self.lines: list[str] = []
+
+    # ------------------------------------------------------------------------------------- what the modules ask for
+
+    def group_consumer(self, settings: Settings, group: str, assignors: Sequence[Any] | None = None) -> VirtualConsumer:
+        return VirtualConsumer(
+            self.broker,
+            group,
+            (assignors or (RoundRobinPartitionAssignor,))[0],
+            session_s=settings.kafka.session_timeout_s,
+            heartbeat_s=settings.kafka.heartbeat_interval_s,
+        )
+
+    def log_reader(self, _settings: Settings) -> VirtualReader:
+        return VirtualReader(self.broker)
+
+    def plain_producer(self, _settings: Settings) -> VirtualProducer:
+        return VirtualProducer(self.broker, is_idempotent=False)
+
+    def idempotent_producer(self, _settings: Settings) -> VirtualProducer:
+        return VirtualProducer(self.broker, is_idempotent=True)
+
+    def transactional_producer(self, _settings: Settings, transactional_id: str) -> VirtualProducer:
+        return VirtualProducer(self.broker, is_idempotent=True, name=transactional_id)
+
+    def open_sink(self, url: str, policy_digest: str) -> Sink:
+        destination = self.destinations[url.removeprefix(f"{SCHEME}:")]
+        return (FileSink if destination.has_one_writer else DatabaseSink)(destination, policy_digest)
+
+    # ----------------------------------------------------------------------------------------------------- wiring
+
+    @contextlib.contextmanager
+    def wired(self) -> Iterator[None]:
+        """Let the worker's modules use this site for as long as the context lasts."""
+        clients = ("group_consumer", "log_reader", "plain_producer", "idempotent_producer", "transactional_producer")
+        with contextlib.ExitStack() as stack:
+            for module in _ROLES:
+                for name in (*clients, "open_sink"):
+                    if hasattr(module, name):
+                        stack.enter_context(patch.object(module, name, getattr(self, name)))
+            clock = SimpleNamespace(monotonic=self.broker.loop.time)
+            stack.enter_context(patch.object(worker.consumer, "time", clock))
+            stack.enter_context(patch.object(worker.consumer, "random", Random(self.broker.random.random())))
+            stack.enter_context(patch.dict(os.environ, {KEY_VARIABLE: KEY}))
+            stack.enter_context(self._logs_kept())
+            yield
+
+    @contextlib.contextmanager
+    def _logs_kept(self) -> Iterator[None]:
+        kept = structlog.get_config()
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        structlog.configure(processors=[self._keep], cache_logger_on_first_use=False)
+        try:
+            yield
+        finally:
+            structlog.configure(**kept)
+            logging.disable(disabled)
+
+    def _keep(self, _logger: object, level: str, event: Any) -> Any:
+        process = PROCESS.get()
+        rest = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
+        self.note(f"{process.name if process else '-'} {level} {event['event']} {rest}")
+        raise structlog.DropEvent
+
+    def note(self, line: str) -> None:
+        """Write down what happened, and when."""
+        self.lines.append(f"{self.broker.loop.time():9.3f} {line}")
