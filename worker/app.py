@@ -162,7 +162,10 @@ class Pipeline(Service):
         """Give the readiness of every role that runs here."""
         return {
             consumer.role.name: Readiness(
-                consumer.is_ready(), *consumer.partition_counts(), consumer.paused_partitions()
+                consumer.is_ready(),
+                *consumer.partition_counts(),
+                consumer.paused_partitions(),
+                consumer.stopped_partitions(),
             )
             for consumer in self._consumers
         }

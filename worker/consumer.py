@@ -9,7 +9,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -26,9 +25,9 @@ from mode import Service
 from worker.kafka import GroupConsumer, Message, PartitionLostError, TopicPartition
 from worker.lanes import (
     Batch,
-    Lane,
     RetryLater,
     Role,
+    Slot,
     SpoiltLaneError,
     StopWorkerError,
     committed_positions,
@@ -53,29 +52,6 @@ _DRAIN_SHARE = 0.7
 _REOPEN_DELAY_S = 3.0
 
 
-@dataclass(eq=False)
-class _Slot:
-    """A lane and what the loop knows of it."""
-
-    lane: Lane
-    task: asyncio.Task[None] | None = None
-    is_open: bool = False
-    waiting: list[list[Batch]] = field(default_factory=list)
-    in_flight_bytes: int = 0
-    busy_since: float | None = None
-    retry_count: int = 0
-    committed: dict[TopicPartition, int] = field(default_factory=dict)
-    idle_commit_at: float = 0.0
-
-    @property
-    def is_ready(self) -> bool:
-        return self.is_open and self.task is None
-
-    @property
-    def is_working(self) -> bool:
-        return self.is_open and self.task is not None and not self.retry_count
-
-
 class BatchConsumer(Service):
     """Runs one role: a member of its consumer group, whose lanes work side by side on one event loop."""
 
@@ -85,7 +61,7 @@ class BatchConsumer(Service):
         self._limits = limits
         self._metrics = metrics
         self._consumer: GroupConsumer | None = None
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._is_assigned = False
         self._is_draining = False
         self._wake = asyncio.Event()
@@ -124,6 +100,10 @@ class BatchConsumer(Service):
         """Count partitions that are paused because their last try failed."""
         return sum(len(slot.lane.partitions) for slot in self._slots if slot.retry_count)
 
+    def stopped_partitions(self) -> int:
+        """Count partitions that stand still because too many of their messages became dead letters."""
+        return sum(len(slot.lane.stopped_at) for slot in self._slots)
+
     # ------------------------------------------------------------------------------------------------ life cycle
 
     async def on_start(self) -> None:
@@ -161,7 +141,11 @@ class BatchConsumer(Service):
             await _give_time(self._wake.wait(), self._limits.batch_wait_s)
             return
         wait_s = _POLL_BUSY_S if any(slot.is_working for slot in self._slots) else self._limits.batch_wait_s
-        partitions = [partition for slot in ready for partition in slot.lane.partitions]
+        partitions = [partition for slot in ready for partition in slot.running_partitions]
+        if not partitions:
+            # To poll for no partitions would mean to poll for all of them.
+            await self.sleep(wait_s)
+            return
         polled = await self._get_many(consumer, partitions, wait_s)
         for slot in self._slots:
             if slot.is_ready:
@@ -191,13 +175,13 @@ class BatchConsumer(Service):
         return polled
 
     async def _dispatch(
-        self, consumer: GroupConsumer, slot: _Slot, polled: Mapping[TopicPartition, list[Message]]
+        self, consumer: GroupConsumer, slot: Slot, polled: Mapping[TopicPartition, list[Message]]
     ) -> None:
         """Start a lane on what was polled for it, or on offsets that moved without a message."""
         batches = [
             # The position counts gaps and transaction markers after the last message, which no message would carry.
             Batch(partition, polled.get(partition, ()), await consumer.position(partition))
-            for partition in slot.lane.partitions
+            for partition in slot.running_partitions
         ]
         moved = [batch for batch in batches if batch.messages or batch.next_offset > slot.committed[batch.partition]]
         now = time.monotonic()
@@ -210,11 +194,11 @@ class BatchConsumer(Service):
         slot.lane.accepted(moved)
         self._start(slot, self._work(consumer, slot))
 
-    def _start(self, slot: _Slot, work: Any) -> None:
+    def _start(self, slot: Slot, work: Any) -> None:
         slot.task = asyncio.ensure_future(work)
         slot.task.add_done_callback(lambda task: self._finished(slot, task))
 
-    def _finished(self, slot: _Slot, task: asyncio.Task[None]) -> None:
+    def _finished(self, slot: Slot, task: asyncio.Task[None]) -> None:
         for part in slot.waiting:
             slot.lane.abandoned(part)
         if slot.busy_since is not None:
@@ -233,12 +217,12 @@ class BatchConsumer(Service):
 
     # ------------------------------------------------------------------------------------ handle, flush, commit
 
-    async def _work(self, consumer: GroupConsumer, slot: _Slot) -> None:
+    async def _work(self, consumer: GroupConsumer, slot: Slot) -> None:
         while slot.waiting:
             await self._settle(consumer, slot, slot.waiting[0])
             slot.lane.settled(slot.waiting.pop(0))
 
-    async def _settle(self, consumer: GroupConsumer, slot: _Slot, batches: Sequence[Batch]) -> None:
+    async def _settle(self, consumer: GroupConsumer, slot: Slot, batches: Sequence[Batch]) -> None:
         """Make a batch durable, in this order and no other.
 
         1. handle: every message becomes output, or a dead letter; without IO.
@@ -252,7 +236,11 @@ class BatchConsumer(Service):
             slot.lane.handle(batch)
             # Other lanes, heartbeats and pages get their turn between partitions.
             await asyncio.sleep(0)
-        positions = {batch.partition: batch.next_offset for batch in batches}
+        stopped_at = slot.lane.stopped_at
+        positions = {
+            batch.partition: min(batch.next_offset, stopped_at.get(batch.partition, batch.next_offset))
+            for batch in batches
+        }
         while True:
             try:
                 await slot.lane.flush()
@@ -267,9 +255,10 @@ class BatchConsumer(Service):
                 break
         slot.committed |= positions
         self._recovered(consumer, slot)
+        self._hold_stopped(consumer, slot)
         self._metrics.count("settled_batches", role=self.role.name)
 
-    async def _pause(self, consumer: GroupConsumer, slot: _Slot, error: Exception) -> None:
+    async def _pause(self, consumer: GroupConsumer, slot: Slot, error: Exception) -> None:
         slot.retry_count += 1
         delay_s = self._retry_delay_s(slot.retry_count, error)
         consumer.pause(*(slot.lane.partitions & consumer.assignment()))
@@ -284,11 +273,17 @@ class BatchConsumer(Service):
         # Half of the delay is jitter: workers that failed together do not come back together.
         return min(_RETRY_FIRST_S * 2.0 ** min(retry, 16), delay_max_s) * random.uniform(0.5, 1)  # noqa: S311
 
-    def _recovered(self, consumer: GroupConsumer, slot: _Slot) -> None:
+    def _recovered(self, consumer: GroupConsumer, slot: Slot) -> None:
         if slot.retry_count:
             slot.retry_count = 0
-            consumer.resume(*(slot.lane.partitions & consumer.assignment()))
+            consumer.resume(*(slot.running_partitions & consumer.assignment()))
             self._role_log.info("recovered")
+
+    def _hold_stopped(self, consumer: GroupConsumer, slot: Slot) -> None:
+        """Let partitions that stopped stand where they are to go on one day, with nothing of them held in memory."""
+        for partition in slot.lane.stopped_at.keys() & consumer.assignment():
+            consumer.pause(partition)
+            consumer.seek(partition, slot.committed[partition])
 
     # ------------------------------------------------------------------------------------------------- rebalance
 
@@ -302,14 +297,14 @@ class BatchConsumer(Service):
         if self._is_draining:
             # The rebalance began before this member left the group; the next one, without it, follows.
             return
-        self._slots = [_Slot(lane) for lane in self.role.make_lanes(partitions)]
+        self._slots = [Slot(lane) for lane in self.role.make_lanes(partitions)]
         for slot in self._slots:
             self._start(slot, self._open(slot))
         self._is_assigned = True
         self._wake.set()
         self._role_log.info("assigned", partitions=len(partitions))
 
-    async def _open(self, slot: _Slot, reopen_delay_s: float | None = None) -> None:
+    async def _open(self, slot: Slot, reopen_delay_s: float | None = None) -> None:
         """Open a lane and move its partitions to where it wants to read on; repeated until it works."""
         consumer = self._consumer
         assert consumer is not None
@@ -334,6 +329,7 @@ class BatchConsumer(Service):
         slot.committed = dict(positions)
         slot.is_open = True
         self._recovered(consumer, slot)
+        self._hold_stopped(consumer, slot)
 
     async def _release(self, timeout_s: float) -> None:
         """Take all lanes out of the loop: let busy ones finish for a while, cancel what is left, close them."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from worker.kafka import GroupConsumer, Message, TopicPartition
@@ -42,6 +43,10 @@ class Lane(Protocol):
 
     partitions: frozenset[TopicPartition]
 
+    @property
+    def stopped_at(self) -> Mapping[TopicPartition, int]:
+        """The partitions that are to stand still, and the offset of the first message that was not taken of each."""
+
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         """Get ready (restore state, open a sink) and give the offset to read on from for every partition.
 
@@ -54,7 +59,8 @@ class Lane(Protocol):
     def handle(self, batch: Batch) -> None:
         """Turn messages into output that waits to be flushed; no IO.
 
-        Nothing that a message holds may raise, but for SpoiltLaneError, after which the lane knows to avoid it.
+        Nothing that a message holds may raise, but for SpoiltLaneError, after which the lane knows to avoid it. A lane
+        that stops a partition leaves the messages from `stopped_at` on.
         """
 
     async def flush(self) -> None:
@@ -81,6 +87,33 @@ class Role(Protocol):
 
     def make_consumer(self) -> GroupConsumer: ...
     def make_lanes(self, partitions: frozenset[TopicPartition]) -> Sequence[Lane]: ...
+
+
+@dataclass(eq=False)
+class Slot:
+    """A lane and what the loop knows of it."""
+
+    lane: Lane
+    task: asyncio.Task[None] | None = None
+    is_open: bool = False
+    waiting: list[list[Batch]] = field(default_factory=list)
+    in_flight_bytes: int = 0
+    busy_since: float | None = None
+    retry_count: int = 0
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    idle_commit_at: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_open and self.task is None
+
+    @property
+    def running_partitions(self) -> frozenset[TopicPartition]:
+        return self.lane.partitions - self.lane.stopped_at.keys()
+
+    @property
+    def is_working(self) -> bool:
+        return self.is_open and self.task is not None and not self.retry_count
 
 
 async def committed_positions(

@@ -38,6 +38,7 @@ GaugeName = Literal[
     "assigned_partitions",
     "ready_partitions",
     "paused_partitions",
+    "stopped_partitions",
     "held_aggregates",
     "fold_findings",
     "fenced",
@@ -78,6 +79,7 @@ GAUGES: Final[Mapping[GaugeName, Description]] = {
     "assigned_partitions": Description("Partitions that the group has given to this worker.", ("role",)),
     "ready_partitions": Description("Assigned partitions whose state is restored.", ("role",)),
     "paused_partitions": Description("Partitions that wait for the next try.", ("role",)),
+    "stopped_partitions": Description("1 for a partition that stands still: too many dead letters.", _SOURCE),
     "held_aggregates": Description("Aggregates that hold something back until another fact comes.", ("kind",)),
     "fold_findings": Description(
         "What the fold decided against some fact: event_conflicts, refused_transitions and the like.", ("finding",)
@@ -169,6 +171,12 @@ class MessageBook:
         """Enter messages whose partition went to another worker before they were durable; they are read there."""
         self._in_flight[topic, partition] -= messages
         self._metrics.count("ignored_messages", messages, topic=topic, partition=partition, reason="handed_over")
+
+    def leave(self, topic: str, partition: int, messages: int) -> None:
+        """Enter messages that were polled and not looked at, because their partition stopped; they are read again."""
+        if messages:
+            self._in_flight[topic, partition] -= messages
+            self._metrics.count("ignored_messages", messages, topic=topic, partition=partition, reason="stopped")
 
     def _rows(self) -> Iterator[tuple[Labels, float]]:
         for (topic, partition), messages in self._in_flight.items():

@@ -83,6 +83,10 @@ class ExportLane:
         self._upserts: list[Upsert] = []
         self._written = 0
 
+    @property
+    def stopped_at(self) -> Mapping[TopicPartition, int]:
+        return {}
+
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         await self.close()
         try:

@@ -117,6 +117,10 @@ class FoldLane:
         """Count what was decided against some fact, by name: no record shows it, and an operator should see it."""
         return {} if self._held is None else self._held.fold.counters()
 
+    @property
+    def stopped_at(self) -> Mapping[TopicPartition, int]:
+        return {}
+
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         """Fence whoever had this partition, then see how far it got, then restore up to there; in this order.
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from projections.errors import ProjectionError
 from projections.facts import encode_fact, partition_of
 from projections.sources import project_message
+from worker.dead_letter_limits import DeadLetterLimits
 from worker.dead_letters import UNEXPECTED_ERROR, dead_letter, encode_dead_letter
 from worker.kafka import (
     BatchWriter,
@@ -71,7 +72,10 @@ class ProjectRole:
         self._settings = settings
         self._metrics = metrics
         self._book = MessageBook(metrics)
+        self._dead_letters = DeadLetterLimits(settings.limits)
+        self._lanes: Sequence[ProjectLane] = ()
         self._is_idempotent = is_idempotent
+        metrics.watch("stopped_partitions", self._stopped_partitions)
         self.topics: tuple[str, ...] = tuple(settings.source_topics.values())
 
     def make_consumer(self) -> GroupConsumer:
@@ -79,9 +83,14 @@ class ProjectRole:
 
     def make_lanes(self, partitions: frozenset[TopicPartition]) -> Sequence[Lane]:
         # One lane: all output goes the same way, so nothing is gained by keeping partitions apart.
-        if not partitions:
-            return ()
-        return (ProjectLane(partitions, self._settings, self._metrics, self._book, self._make_producer),)
+        lane = ProjectLane(
+            partitions, self._settings, self._metrics, self._book, self._make_producer, self._dead_letters
+        )
+        self._lanes = (lane,) if partitions else ()
+        return self._lanes
+
+    def _stopped_partitions(self) -> list[tuple[tuple[str, ...], float]]:
+        return [((topic, str(number)), 1.0) for lane in self._lanes for topic, number in lane.stopped_at]
 
     def _make_producer(self) -> Producer:
         # Where the broker cannot tell a resend from a new message, a fact may be stored twice; it is still one fact.
@@ -98,6 +107,7 @@ class ProjectLane:
         metrics: Metrics,
         book: MessageBook,
         make_producer: Callable[[], Producer],
+        dead_letters: DeadLetterLimits | None = None,
     ) -> None:
         self.partitions = partitions
         self._limits = settings.limits
@@ -107,9 +117,14 @@ class ProjectLane:
         self._metrics = metrics
         self._book = book
         self._make_producer = make_producer
+        self._dead_letters = dead_letters or DeadLetterLimits(settings.limits)
         self._producer: Producer | None = None
         self._writer: BatchWriter | None = None
         self._handled: list[_Handled] = []
+
+    @property
+    def stopped_at(self) -> Mapping[TopicPartition, int]:
+        return {partition: stop.offset for partition, stop in self._dead_letters.stops(self.partitions).items()}
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         await self.close()
@@ -117,17 +132,25 @@ class ProjectLane:
         await start_producer(producer)
         self._producer = producer
         self._writer = BatchWriter(producer)
-        return await committed_positions(consumer, self.partitions)
+        positions = await committed_positions(consumer, self.partitions)
+        for partition, position in positions.items():
+            self._dead_letters.opened(partition, position)
+        return positions
 
     def accepted(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             self._book.take(*batch.partition, len(batch.messages))
 
     def handle(self, batch: Batch) -> None:
-        handled = _Handled(batch.partition, self._sources[batch.partition.topic], Tally(len(batch.messages)))
-        for message in batch.messages:
+        guard = self._dead_letters.guard(batch.partition)
+        handled = _Handled(batch.partition, self._sources[batch.partition.topic])
+        for message in guard.admitted(batch.messages):
             outcome = project_outcome(handled.source, batch.partition.partition, message, self._limits)
             self._collect(handled, message, outcome)
+            handled.tally.messages += 1
+            if guard.note(message.offset, is_dead=outcome.dead is not None):
+                break
+        handled.left = len(batch.messages) - handled.tally.messages
         self._handled.append(handled)
 
     def _collect(self, handled: "_Handled", message: Message, outcome: Outcome) -> None:
@@ -170,10 +193,12 @@ class ProjectLane:
         for handled in self._handled:
             topic, partition = handled.partition
             self._book.settle(topic, partition, handled.tally)
+            self._book.leave(topic, partition, handled.left)
             self._metrics.count("published_facts", handled.facts, source=handled.source)
             for issue in handled.partial:
                 self._metrics.count("partial_messages", topic=topic, partition=partition, reason=issue)
         self._handled.clear()
+        self._dead_letters.tell_new(self.partitions)
 
     def abandoned(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
@@ -189,9 +214,10 @@ class ProjectLane:
 class _Handled:
     """What one batch of one partition gave, until it is settled."""
 
-    def __init__(self, partition: TopicPartition, source: str, tally: Tally) -> None:
+    def __init__(self, partition: TopicPartition, source: str) -> None:
         self.partition = partition
         self.source = source
-        self.tally = tally
+        self.tally = Tally(0)
+        self.left = 0
         self.facts = 0
         self.partial: tuple[str, ...] = ()

@@ -11,12 +11,16 @@ from worker.metrics import Metrics
 
 
 class Readiness(NamedTuple):
-    """How far one role is: partitions that the group has given, and those whose state is restored."""
+    """How far one role is: partitions that the group has given, those whose state is restored, and those that wait.
+
+    Stopped partitions have had too many dead letters. They make no worker unready: what it has besides goes on.
+    """
 
     is_ready: bool
     assigned_partitions: int
     ready_partitions: int
     paused_partitions: int
+    stopped_partitions: int
 
 
 class Watched(Protocol):

@@ -23,6 +23,7 @@ class FakeLane:
         self.accepted_messages = 0
         self.settled_messages = 0
         self.abandoned_messages = 0
+        self.stopped_at: Mapping[TopicPartition, int] = {}
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         self.steps.append("open")
