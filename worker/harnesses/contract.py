@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, Any, Final, NamedTuple
 
-from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.text import is_blank
 from worker.raw_lines import read_lines
@@ -20,6 +19,7 @@ from worker.transcript_lines import (
     SourceOfLine,
     SplitDocument,
     TranscriptReader,
+    parse_line,
 )
 
 UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -130,7 +130,7 @@ def objects_from_end(stream: IO[bytes]) -> Iterator[dict[str, Any]]:
 
 def _objects(line: bytes) -> Iterator[dict[str, Any]]:
     try:
-        value = decode_json(line.rstrip(b"\0\r"))
+        value = parse_line(line)
     except ProjectionError:
         # A torn or foreign line tells no id; the projection itself will account for it.
         return

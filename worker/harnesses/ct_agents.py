@@ -3,11 +3,11 @@
 from pathlib import PurePath
 from typing import IO, Any, Final
 
-from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.text import encode_component
 from worker.harnesses.contract import Harness, is_text, objects_from_start
 from worker.transcript_files import TranscriptSource
+from worker.transcript_lines import parse_line
 
 _HARNESS: Final = "ct-agents"
 
@@ -36,7 +36,7 @@ def _session_of(value: Any) -> str | None:
 def _source_of_line(line: bytes, source: TranscriptSource) -> TranscriptSource:
     """Give an event to the session that it names: one file may hold the events of many."""
     try:
-        session = _session_of(decode_json(line.rstrip(b"\0")))
+        session = _session_of(parse_line(line))
     except ProjectionError:
         # The projection itself will account for a broken line, as one of the file's own session.
         return source

@@ -3,11 +3,10 @@
 from pathlib import PurePath
 from typing import IO, Final
 
-from projections.decode import decode_json
 from projections.text import encode_component
 from worker.harnesses.contract import Harness, Wanted
 from worker.transcript_files import TranscriptSource
-from worker.transcript_lines import DocumentEntry, SplitDocument
+from worker.transcript_lines import DocumentEntry, SplitDocument, parse_line
 
 _TRANSCRIPT: Final = "llm_transcript.jsonl"
 _RESULT: Final = "agent-result.json"
@@ -34,7 +33,7 @@ def _split(relative: PurePath) -> SplitDocument | None:
 
 def _whole(data: bytes, source: TranscriptSource) -> list[DocumentEntry]:
     """Take the whole file as one line, once it is all there."""
-    decode_json(data)
+    parse_line(data)
     return [DocumentEntry(source.sourceId, None, data)]
 
 

@@ -3,14 +3,13 @@
 from pathlib import PurePath
 from typing import IO, Any, Final
 
-from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.formats.robota import history_lines
 from projections.formats.robota_session import session_id_of
 from projections.text import encode_component, is_blank
 from worker.harnesses.contract import Harness, Wanted
 from worker.transcript_files import TranscriptSource
-from worker.transcript_lines import DocumentEntry, SplitDocument
+from worker.transcript_lines import DocumentEntry, SplitDocument, parse_line
 
 # A session that cannot even be read within this is passed over.
 _SESSION_BYTES_MAX: Final = 64 << 20
@@ -31,7 +30,7 @@ def _identify(stream: IO[bytes], _relative: PurePath, namespace: str, native_id:
 
 
 def _session(data: bytes) -> dict[str, Any]:
-    record = decode_json(data)
+    record = parse_line(data)
     # Many programs keep JSON files; only a session has both.
     if not isinstance(record, dict) or "history" not in record:
         raise ProjectionError("not_a_session")

@@ -95,6 +95,14 @@ def test_an_unfinished_first_line_names_nobody_yet(tmp_path: Path) -> None:
         whose(path, "codex")
 
 
+def test_bytes_that_are_no_text_and_a_byte_order_mark_do_not_hide_whose_a_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "rollout-1.jsonl"
+    meta = b'\xef\xbb\xbf{"type":"session_meta","payload":{"id":"t-1","cwd":"/home/\xe2\x82"}}'
+    for ending in (b"\n", b"\r\n", b"\0\0\n"):
+        path.write_bytes(meta + ending)
+        assert whose(path, "codex").nativeId == "t-1"
+
+
 def test_a_forks_copied_meta_lines_come_after_its_own(tmp_path: Path) -> None:
     metas = [{"type": "session_meta", "payload": {"id": name}} for name in ("own", "parent")]
     assert whose(write_lines(tmp_path / "rollout-1.jsonl", *metas), "codex").nativeId == "own"
