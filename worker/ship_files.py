@@ -145,11 +145,11 @@ class ShipFiles:
         """Look at all places; gives the files of which something may have to be shipped."""
         is_first = not self.discoveries
         self.discoveries = {name: discover(places) for name, places in self._selection.places.items()}
-        if is_first:
-            self._state.drop_gone(self._roots())
         listed = [
             (name, file) for name, found in self.discoveries.items() if isinstance(found, Found) for file in found.files
         ]
+        if is_first:
+            self._state.drop_gone(self._roots(), {file.identity for _, file in listed})
         work = [item for name, file in listed if (item := self._work(name, file)) is not None]
         self._forget_others({file.path for _, file in listed})
         return work

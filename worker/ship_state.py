@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -119,11 +119,12 @@ class ShipState:
         self._shipped[(*scope, shipped.path)] = shipped
         self._by_identity[(*scope, shipped.identity)] = shipped
 
-    def drop_gone(self, roots: Iterable[Path]) -> None:
-        """Forget the files below some directories that are not there any more."""
+    def drop_gone(self, roots: Iterable[Path], present: Container[tuple[int, int]]) -> None:
+        """Forget the files below some directories that are not there any more, under whatever name."""
         below = tuple(f"{root}{os.sep}" for root in roots)
         for shipped in list(self._shipped.values()):
-            if shipped.path.startswith(below) and not os.path.lexists(shipped.path):
+            is_gone = shipped.identity not in present and not os.path.lexists(shipped.path)
+            if is_gone and shipped.path.startswith(below):
                 self._drop(shipped)
 
     def _drop(self, shipped: Shipped) -> None:
