@@ -77,6 +77,7 @@ Examples:
         "config": ("worker.cli_config", "config_command"),
         "dead-letters": ("worker.cli_dead_letters", "dead_letters_group"),
         "demo": ("worker.cli_demo", "demo_command"),
+        "erase": ("worker.cli_erase", "erase_command"),
         "explain": ("worker.cli_explain", "explain_command"),
         "harnesses": ("worker.cli_harnesses", "harnesses_command"),
         "ledger": ("worker.cli_ledger", "ledger_group"),

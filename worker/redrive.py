@@ -6,19 +6,13 @@ message, and its version comes from the message alone, so the trace is what it w
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from projections.facts import partition_of
 from worker.dead_letter_box import Found, KeptLetter, LetterFilter, find_originals, read_letters
 from worker.dead_letters import DeadLetter, dead_letter, encode_dead_letter
-from worker.kafka import (
-    BatchWriter,
-    has_transactions,
-    idempotent_producer,
-    plain_producer,
-    start_producer,
-)
+from worker.direct_writer import open_producer
+from worker.kafka import BatchWriter
 from worker.roles.project import Outcome, project_outcome
 from worker.settings import Settings
 from worker.topic_scan import TopicScan, broker_errors, open_scan
@@ -45,19 +39,6 @@ class Redriven(NamedTuple):
     def is_settled(self) -> bool:
         """Whether the letter is taken back."""
         return self.verdict in ("projected", "ignored")
-
-
-@asynccontextmanager
-async def open_writer(settings: Settings) -> AsyncIterator[BatchWriter]:
-    """Connect a writer whose resends are never stored twice, where the broker can tell. Raises BrokerFailed."""
-    with broker_errors(settings):
-        is_idempotent = await has_transactions(settings)
-        producer = (idempotent_producer if is_idempotent else plain_producer)(settings)
-        await start_producer(producer)
-    try:
-        yield BatchWriter(producer)
-    finally:
-        await producer.abandon()
 
 
 class Redrive:
@@ -137,5 +118,5 @@ async def redrive(settings: Settings, wanted: LetterFilter, limit: int, *, dry_r
         letters = (await read_letters(scan, settings, wanted))[:limit]
         if dry_run or not letters:
             return [one async for one in Redrive(settings, scan, None).run(letters)]
-        async with open_writer(settings) as writer:
-            return [one async for one in Redrive(settings, scan, writer).run(letters)]
+        async with open_producer(settings) as producer:
+            return [one async for one in Redrive(settings, scan, BatchWriter(producer)).run(letters)]

@@ -73,15 +73,15 @@ class TopicScan:
 
     def __init__(self, settings: Settings, admin: Any, reader: Any) -> None:
         self._settings = settings
-        self._admin = admin
+        self.admin = admin
         self._reader = reader
 
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Count the partitions of the topics that exist; the others are left out."""
         with broker_errors(self._settings):
             # Listed first: describing a topic that is missing creates it on some brokers.
-            present = sorted(set(topics) & set(await self._admin.list_topics()))
-            described = await self._admin.describe_topics(present) if present else []
+            present = sorted(set(topics) & set(await self.admin.list_topics()))
+            described = await self.admin.describe_topics(present) if present else []
             return {topic["topic"]: len(topic["partitions"]) for topic in described if not topic["error_code"]}
 
     async def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:

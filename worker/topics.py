@@ -156,6 +156,24 @@ async def _check_own(admin: Any, settings: Settings) -> None:
         if policy is not None and policy != "compact":
             message = f"topic {topic} has cleanup.policy {policy}: it must be compact, or state is lost to retention"
             raise StartError(message)
+    await check_erasures_are_kept(admin, own.erasures)
+
+
+async def check_erasures_are_kept(admin: Any, topic: str) -> None:
+    """Refuse an erasures topic that forgets: what it forgot would come back with the next generation."""
+    configs = await _configs(admin, topic)
+    wrong = [
+        f"{name} = {configs[name]}"
+        for name, wanted in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))
+        # A broker may leave out what it does not know; what it does say must be right.
+        if configs.get(name, wanted) != wanted
+    ]
+    if wrong:
+        message = (
+            f"topic {topic} forgets erasures ({', '.join(wrong)}): set cleanup.policy = delete, retention.ms = -1 and "
+            "retention.bytes = -1 on it"
+        )
+        raise StartError(message)
 
 
 async def _partition_counts(admin: Any, topics: Collection[str]) -> dict[str, int]:
