@@ -53,6 +53,8 @@ class Audit:
         for message in plan.messages:
             entry = Entry(message.offset, message.key, message.value, (), 0)
             self.expect(message.source, message.place, entry)
+        # What was found wrong when nobody could be told.
+        self.problems: list[str] = []
         self._stored: set[tuple[str, bytes | None]] = set()
         simulation.broker.groups.on_commit.append(self._committed)
         simulation.broker.on_append.append(self._appended)
@@ -75,6 +77,13 @@ class Audit:
         self._stored.update((place.topic, key) for key, _value, _headers in rows)
 
     def _committed(self, group: str, place: TopicPartition, old: int | None, new: int) -> None:
+        # Raised here it would be an answer to a worker, which would take it for the broker's.
+        try:
+            self._check_commit(group, place, old, new)
+        except AuditError as error:
+            self.problems.append(str(error))
+
+    def _check_commit(self, group: str, place: TopicPartition, old: int | None, new: int) -> None:
         where = f"{group} {place.topic}/{place.partition}"
         self._simulation.note(f"{where} committed {old} -> {new}")
         check(old is None or new >= old, f"{where}: committed offset goes back from {old} to {new}")

@@ -38,7 +38,7 @@ OPERATIONS: Final = (
     "heartbeat",
     "leave",
 )
-_RESTART_S = (0.5, 8.0)
+LINGERING: Final = ("produce", "commit", "commit offsets in transaction", "commit transaction", "sink write", "leave")
 # Some are over before anybody notices, some outlast the session.
 _ABSENCE_S = (0.2, 15.0)
 
@@ -200,6 +200,20 @@ def trap(simulation: "Simulation") -> None:
     simulation.broker.network.traps.append(Trap(operation, random.randint(1, 12), is_before, spring))
 
 
+def linger(simulation: "Simulation") -> None:
+    """A request that changes something is under way for long, and its sender is gone when it arrives, or is not."""
+    random = simulation.random
+
+    def spring(process: Process) -> None:
+        simulation.note(f"{operation} lingers for {held_s:.1f} s")
+        if random.random() < 0.7:
+            simulation.kill_process(process)
+
+    operation, held_s = random.choice(LINGERING), random.uniform(*_ABSENCE_S)
+    trap = Trap(operation, random.randint(1, 12), is_before=True, spring=spring, held_s=held_s)
+    simulation.broker.network.traps.append(trap)
+
+
 FAULTS: Final[Mapping[Fault, int]] = {
     kill: 3,
     kill_between_steps: 4,
@@ -218,6 +232,7 @@ FAULTS: Final[Mapping[Fault, int]] = {
     delete_what_was_read: 1,
     replay: 1,
     trap: 8,
+    linger: 3,
 }
 """Every fault, and how often it is chosen beside the others."""
 

@@ -214,5 +214,5 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 def new_loop() -> SimulatedLoop:
-    """Make a loop. (To type checkers asyncio's port is abstract in every method; at run time it is not.)"""
+    """Make a loop; to type checkers asyncio's port is abstract in every method, at run time it is not."""
     return SimulatedLoop()  # type: ignore[abstract]

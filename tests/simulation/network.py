@@ -44,6 +44,8 @@ class Trap:
     count: int
     is_before: bool
     spring: Callable[[Process], None]
+    # The request is on its way for so long; whoever sent it may be gone when it arrives.
+    held_s: float = 0.0
 
 
 class Network:
@@ -103,8 +105,20 @@ class Network:
         sprung = self._count_down(operation)
         if sprung is not None and sprung.is_before:
             sprung.spring(process)
+            if sprung.held_s:
+                self.loop.call_later(
+                    sprung.held_s, self._take_effect, process, operation, effect, answer, loss, context=self.outside
+                )
+                return
             if process.is_dead:
                 return
+        self._take_effect(process, operation, effect, answer, loss)
+        if sprung is not None and not sprung.is_before:
+            sprung.spring(process)
+
+    def _take_effect(
+        self, process: Process, operation: str, effect: Callable[[], Any], answer: asyncio.Future[Any], loss: str | None
+    ) -> None:
         if loss == "request":
             self._give_up(process, answer)
             return
@@ -115,8 +129,6 @@ class Network:
             result.set_exception(error)
         if self.trace is not None:
             self.trace(f"{process.name} {operation} -> {result!r}"[:300])
-        if sprung is not None and not sprung.is_before:
-            sprung.spring(process)
         if loss == "answer":
             if isinstance(result, asyncio.Future):
                 result.cancel()

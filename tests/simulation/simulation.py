@@ -163,6 +163,7 @@ class Simulation:
     async def _tick(self) -> None:
         """Let some time pass, look at everything, and start workers that have been gone for a while."""
         await asyncio.sleep(_LOOK_EVERY_S)
+        check(not self.audit.problems, "; ".join(self.audit.problems[:1]))
         for machine in self.machines:
             if machine.is_up:
                 if machine.metrics is not None:
