@@ -28,6 +28,8 @@ from worker.ship_state import Target
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 # So many of a client's own time-outs without an acknowledgement mean that nobody is going to give one.
 _PATIENCE: Final = 3
+_VISIBLE_TRIES: Final = 10
+_VISIBLE_PAUSE_S: Final = 0.1
 
 
 class ShipTargetError(Exception):
@@ -66,7 +68,7 @@ async def find_target(settings: Settings) -> tuple[Target, list[int]]:
     try:
         await admin.start()
         cluster = await admin.describe_cluster()
-        if topic not in await admin.list_topics():
+        if not await _is_visible(admin, topic):
             hint = "create it (`topics create --sources` makes one for a try)"
             raise ShipTargetError(f"{settings.bootstrap_servers} has no topic {topic}; {hint}")
         [described] = await admin.describe_topics([topic])
@@ -79,6 +81,15 @@ async def find_target(settings: Settings) -> tuple[Target, list[int]]:
         await admin.close()
     partitions = sorted(partition["partition"] for partition in described["partitions"])
     return Target(str(cluster.get("cluster_id")), topic), partitions
+
+
+async def _is_visible(admin: Any, topic: str) -> bool:
+    # A topic is created by the controller, and known to every broker a moment later.
+    for _ in range(_VISIBLE_TRIES):
+        if topic in await admin.list_topics():
+            return True
+        await asyncio.sleep(_VISIBLE_PAUSE_S)
+    return False
 
 
 async def holds(settings: Settings, topic: str, acknowledged: Mapping[int, int]) -> bool:

@@ -14,16 +14,19 @@ from random import Random
 from subprocess import PIPE
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.brokers.broker import Broker
 from tests.worlds.native_files import NAMESPACE, NativeFile, native_files
 from tests.worlds.transcripts import line_messages, project_lines
+from tests.worlds.world import PRIVATE_MARKER
 from worker.cli import run
 from worker.settings import ENV_PREFIX, load_settings
 from worker.source_topics import create_source_topics, read_source_topics
 
 pytestmark = pytest.mark.integration
 
+ROOT = Path(__file__).resolve().parents[2]
 RESTARTS = 50
 PATIENCE_S = 30.0
 
@@ -218,3 +221,88 @@ def test_killed_at_random_points_over_growing_files_it_leaves_what_one_clean_pas
     assert len(set(progress)) > RESTARTS // 2
     assert progress == sorted(progress)
     assert len(clean) <= len(shipped) < 2 * len(clean)
+
+
+def test_told_to_stop_it_ends_well_and_its_log_shows_no_path_and_no_content(shipping: Shipping) -> None:
+    files = native_files(4, turns=5)
+    for file in files:
+        shipping.append(file._replace(path=file.path.with_name(f"{PRIVATE_MARKER}-{file.path.name}")), 0, 100)
+        shipping.append(file, 0, len(file.data))
+    arguments = [sys.executable, "-m", "worker", *shipping.arguments()]
+    process = subprocess.Popen(arguments, cwd=ROOT, stderr=PIPE, text=True)
+    shipping.wait_for_progress(0)
+    rewritten = shipping.path_of(files[0])
+    rewritten.write_bytes(files[1].data)
+    shipping.wait_for_progress(shipping.offsets())
+    process.terminate()
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "no longer begins with what was shipped of it" in said or "is shorter than what was shipped of it" in said
+    assert "shipped " in said
+    assert str(shipping.home) not in said
+    assert PRIVATE_MARKER not in said
+
+
+def test_a_line_that_the_topic_is_too_narrow_for_is_named_and_all_others_are_shipped(
+    kafka: Broker, shipping: Shipping, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kafka.supports_transactions:
+        pytest.skip(f"{kafka.name} has no limits")
+    topic = f"{load_settings(shipping.config).source_topics['transcripts']}-narrow"
+    monkeypatch.setenv(f"{ENV_PREFIX}TOPICS__TRANSCRIPTS", topic)
+    asyncio.run(create_narrow_topic(kafka, topic, 4_000))
+    (file, *_) = native_files(5, turns=20)
+    noise = Random(5).randbytes(9_000).hex()
+    large = f'{{"type":"system","text":"{noise}"}}\n'.encode()
+    cut = file.data.index(b"\n", len(file.data) // 2) + 1
+    with_large = file._replace(data=file.data[:cut] + large + file.data[cut:])
+    shipping.append(with_large, 0, len(with_large.data))
+    assert run(shipping.arguments("--once")) == 1
+    said = capfd.readouterr().err
+    assert "refused       1 (message_too_large_for_topic 1)" in said
+    assert f"{shipping.path_of(file)} byte {cut}, {len(large) - 1} bytes: message_too_large_for_topic" in said
+    expected = parsed(line_messages(file.source, with_large.data))
+    (missing,) = [value for value in expected if noise in value]
+    del expected[missing]
+    assert parsed(shipping.values()).keys() == expected.keys()
+    assert run(shipping.arguments("--once")) == 0
+
+
+async def create_narrow_topic(kafka: Broker, topic: str, bytes_max: int) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        configs = {"max.message.bytes": str(bytes_max)}
+        await admin.create_topics([NewTopic(topic, 2, 1, topic_configs=configs)])
+    finally:
+        await admin.close()
+
+
+def test_a_topic_that_was_made_anew_gets_everything_again(
+    shipping: Shipping, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = native_files(6, turns=3)
+    for file in files:
+        shipping.append(file, 0, len(file.data))
+    assert run(shipping.arguments("--once")) == 0
+    state = json.loads(shipping.state.read_text())
+    # As if the topic had once reached further than it does.
+    state["acknowledged"] = {number: offset + 10_000 for number, offset in state["acknowledged"].items()}
+    shipping.state.write_text(json.dumps(state))
+    assert run(shipping.arguments("--once")) == 0
+    assert "is not the one that was shipped to; everything is shipped again" in capfd.readouterr().err
+    twice = parsed(shipping.values())
+    assert twice == {value: 2 * count for value, count in parsed(lines_of(files)).items()}
+    assert records_of(shipping.values()) == records_of(lines_of(files))
+
+
+def test_a_topic_that_is_not_there_and_a_broker_that_is_not_are_one_clear_line(
+    kafka: Broker, shipping: Shipping, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{ENV_PREFIX}TOPICS__TRANSCRIPTS", "nowhere")
+    assert run(shipping.arguments("--once")) == 1
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith(f"trace-projector: {kafka.bootstrap_servers} has no topic nowhere; create it ")
+    monkeypatch.setenv(f"{ENV_PREFIX}BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    assert run(shipping.arguments("--once")) == 1
+    assert capfd.readouterr().err.splitlines() == ["trace-projector: no broker answers at 127.0.0.1:1"]
