@@ -6,13 +6,13 @@ lanes that are there when they arrive, never to those that were there when they 
 """
 
 import asyncio
+import functools
 import random
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import (
     CommitFailedError,
     IllegalStateError,
@@ -22,7 +22,7 @@ from aiokafka.errors import (
 )
 from mode import Service
 
-from worker.kafka import GroupConsumer, Message, PartitionLostError, TopicPartition
+from worker.kafka import BrokenProducerError, GroupConsumer, Message, PartitionLostError, TopicPartition
 from worker.lanes import (
     Batch,
     RetryLater,
@@ -30,11 +30,11 @@ from worker.lanes import (
     Slot,
     SpoiltLaneError,
     StopWorkerError,
-    committed_positions,
     message_bytes,
     split,
 )
 from worker.logs import error_fields
+from worker.membership import RebalanceListener, ensure_still_ours, is_unreachable, out_of_range_text, reopen_delay_s
 from worker.metrics import Metrics
 from worker.settings import LimitSettings
 
@@ -45,11 +45,14 @@ _RETRY_FIRST_S = 0.1
 _POLL_BUSY_S = 0.02
 # Positions that moved without a message (compaction gaps, transaction markers) are committed at most this often.
 _IDLE_COMMIT_S = 1.0
-_POLL_FAILURES_MAX = 12
+_POLL_FAILURES_MAX = 3
+# Memberships that ended in an error one after the other, before it is no use trying again. A broker that cannot be
+# reached does not count: it comes back.
+_SESSION_FAILURES_MAX = 8
+# Failures on the way to Kafka before the lane gets a new producer.
+_KAFKA_FAILURES_MAX = 5
 # Of the time for draining, what batches in flight get; the rest is for leaving the group and closing clients.
 _DRAIN_SHARE = 0.7
-# A lane that was fenced although its partitions were not revoked waits, so that a revocation can come first.
-_REOPEN_DELAY_S = 3.0
 
 
 class BatchConsumer(Service):
@@ -63,10 +66,10 @@ class BatchConsumer(Service):
         self._consumer: GroupConsumer | None = None
         self._slots: list[Slot] = []
         self._is_assigned = False
-        self._is_draining = False
         self._wake = asyncio.Event()
         self._poll_task: asyncio.Future[None] | None = None
         self._poll_failures = 0
+        self._has_polled = False
         self._role_log = _log.bind(role=role.name)
 
     # ---------------------------------------------------------------------------------------- what pages ask for
@@ -114,22 +117,46 @@ class BatchConsumer(Service):
 
     async def drain(self) -> None:
         """Stop polling, let the batches in flight become durable for a while, leave the group; may be called twice."""
-        self._is_draining = True
         if self._poll_task is not None:
             # getmany may be waiting for a rebalance to end; it hands over nothing before it returns, so this is safe.
             self._poll_task.cancel()
             self._poll_task = None
-        await self._release(self._limits.shutdown_drain_s * _DRAIN_SHARE)
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await _give_time(consumer.stop(), self._limits.shutdown_drain_s * (1 - _DRAIN_SHARE))
+        await self._leave(self._limits.shutdown_drain_s)
 
     async def _run(self) -> None:
+        """Be a member of the group, and become one again when aiokafka has got into a state that it does not leave."""
+        failures = 0
+        while not self.should_stop:
+            self._has_polled = False
+            try:
+                await self._be_member()
+            except StopWorkerError:
+                raise
+            except Exception as error:
+                failures = 1 if self._has_polled else failures + (not is_unreachable(error))
+                self._role_log.warning("membership_failed", failures=failures, **error_fields(error))
+                if failures >= _SESSION_FAILURES_MAX:
+                    raise
+                await self._leave(self._limits.shutdown_drain_s)
+                await self.sleep(self._retry_delay_s(max(failures, 4), error))
+
+    async def _be_member(self) -> None:
         consumer = self._consumer = self.role.make_consumer()
-        consumer.subscribe(self.role.topics, listener=_RebalanceListener(self))
+        listener = RebalanceListener(
+            functools.partial(self._revoked, consumer), functools.partial(self._assigned, consumer), self.crash
+        )
+        consumer.subscribe(self.role.topics, listener=listener)
         await consumer.start()
         while not self.should_stop:
             await self._poll(consumer)
+
+    async def _leave(self, timeout_s: float) -> None:
+        # From here on this consumer's rebalances are no longer ours to follow.
+        consumer, self._consumer = self._consumer, None
+        self._is_assigned = False
+        await self._release(timeout_s * _DRAIN_SHARE)
+        if consumer is not None:
+            await _give_time(consumer.stop(), timeout_s * (1 - _DRAIN_SHARE))
 
     # ------------------------------------------------------------------------------------------------------ poll
 
@@ -162,16 +189,15 @@ class BatchConsumer(Service):
             # The partition came back while it was polled for, and its lane has not chosen a position yet.
             return {}
         except OffsetOutOfRangeError as error:
-            raise StopWorkerError(_out_of_range(error)) from None
+            raise StopWorkerError(out_of_range_text(error)) from None
         except KafkaError as error:
-            # An error that the broker does not get over comes back at every poll: stop loudly in the end.
             self._poll_failures += 1
             self._role_log.warning("poll_failed", failures=self._poll_failures, **error_fields(error))
             if self._poll_failures >= _POLL_FAILURES_MAX:
                 raise
             await self.sleep(min(_RETRY_FIRST_S * 2**self._poll_failures, self._limits.sink_retry_delay_max_s))
             return {}
-        self._poll_failures = 0
+        self._poll_failures, self._has_polled = 0, True
         return polled
 
     async def _dispatch(
@@ -208,12 +234,13 @@ class BatchConsumer(Service):
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
-        if isinstance(error, PartitionLostError | SpoiltLaneError):
-            self._role_log.warning("lane_lost", **error_fields(error))
-            if slot in self._slots:
-                self._start(slot, self._open(slot, _REOPEN_DELAY_S if isinstance(error, PartitionLostError) else 0.0))
-        else:
+        delay_s = reopen_delay_s(error)
+        if delay_s is None:
             self.add_future(self.crash(error))
+            return
+        self._role_log.warning("lane_lost", **error_fields(error))
+        if slot in self._slots and self._consumer is not None:
+            self._start(slot, self._open(self._consumer, slot, delay_s))
 
     # ------------------------------------------------------------------------------------ handle, flush, commit
 
@@ -230,7 +257,7 @@ class BatchConsumer(Service):
         3. commit: the exact next positions become the committed offsets.
 
         A failure of 2 or 3 pauses the lane's partitions and repeats both, for ever, while other lanes go on. A lost
-        partition and a cancelled task leave without a commit: whoever has the partition then reads the batch again.
+        partition, a broken producer and a cancelled task leave without a commit: the batch is read again.
         """
         for batch in batches:
             slot.lane.handle(batch)
@@ -247,9 +274,12 @@ class BatchConsumer(Service):
                 await slot.lane.commit(consumer, positions)
             except (CommitFailedError, IllegalStateError) as error:
                 raise PartitionLostError(type(error).__name__) from None
-            except (PartitionLostError, SpoiltLaneError, StopWorkerError):
+            except (PartitionLostError, BrokenProducerError, SpoiltLaneError, StopWorkerError):
                 raise
-            except Exception as error:  # noqa: BLE001  (whatever a sink raises, the batch must not be lost)
+            except Exception as error:
+                if isinstance(error, KafkaError) and slot.retry_count >= _KAFKA_FAILURES_MAX:
+                    raise BrokenProducerError from error
+                # Whatever a sink raises, the batch must not be lost.
                 await self._pause(consumer, slot, error)
             else:
                 break
@@ -287,40 +317,41 @@ class BatchConsumer(Service):
 
     # ------------------------------------------------------------------------------------------------- rebalance
 
-    async def revoked(self) -> None:
+    async def _revoked(self, consumer: GroupConsumer) -> None:
         """Drain what is in flight while the group waits; heartbeats go on meanwhile."""
-        self._is_assigned = False
-        await self._release(self._limits.shutdown_drain_s)
+        if consumer is self._consumer:
+            self._is_assigned = False
+            await self._release(self._limits.shutdown_drain_s)
 
-    def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+    def _assigned(self, consumer: GroupConsumer, partitions: frozenset[TopicPartition]) -> None:
         """Make lanes and let them open on their own: until this returns, the member sends no heartbeat."""
-        if self._is_draining:
-            # The rebalance began before this member left the group; the next one, without it, follows.
+        if consumer is not self._consumer:
             return
         self._slots = [Slot(lane) for lane in self.role.make_lanes(partitions)]
         for slot in self._slots:
-            self._start(slot, self._open(slot))
+            self._start(slot, self._open(consumer, slot))
         self._is_assigned = True
         self._wake.set()
         self._role_log.info("assigned", partitions=len(partitions))
 
-    async def _open(self, slot: Slot, reopen_delay_s: float | None = None) -> None:
-        """Open a lane and move its partitions to where it wants to read on; repeated until it works."""
-        consumer = self._consumer
-        assert consumer is not None
+    async def _open(self, consumer: GroupConsumer, slot: Slot, delay_s: float | None = None) -> None:
+        """Open a lane and move its partitions to where it wants to read on; repeated until it works.
+
+        With a delay it is opened once more, and only while the group still counts this member.
+        """
         slot.is_open = False
-        if reopen_delay_s is not None:
+        if delay_s is not None:
             await slot.lane.close()
-            await asyncio.sleep(reopen_delay_s)
+            await asyncio.sleep(delay_s)
         positions: Mapping[TopicPartition, int] | None = None
         while positions is None:
             try:
-                if reopen_delay_s is not None:
-                    await _ensure_still_ours(consumer, slot.lane.partitions)
+                if delay_s is not None:
+                    await ensure_still_ours(consumer, slot.lane.partitions)
                 positions = await slot.lane.open(consumer)
             except (CommitFailedError, IllegalStateError) as error:
                 raise PartitionLostError(type(error).__name__) from None
-            except (PartitionLostError, SpoiltLaneError, StopWorkerError):
+            except (PartitionLostError, StopWorkerError):
                 raise
             except Exception as error:  # noqa: BLE001  (a sink or a broker that is away comes back)
                 await self._pause(consumer, slot, error)
@@ -345,38 +376,6 @@ class BatchConsumer(Service):
         for closed in await asyncio.gather(*(slot.lane.close() for slot in slots), return_exceptions=True):
             if isinstance(closed, Exception):
                 self._role_log.warning("close_failed", **error_fields(closed))
-
-
-class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Passes rebalances on; aiokafka only logs what a listener raises, so a failure here stops the worker."""
-
-    def __init__(self, service: BatchConsumer) -> None:
-        self._service = service
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        del revoked  # the eager protocol takes all partitions at once
-        try:
-            await self._service.revoked()
-        except Exception as error:  # noqa: BLE001
-            await self._service.crash(error)
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        try:
-            self._service.assigned(frozenset(assigned))
-        except Exception as error:  # noqa: BLE001
-            await self._service.crash(error)
-
-
-async def _ensure_still_ours(consumer: GroupConsumer, partitions: Iterable[TopicPartition]) -> None:
-    # Committing what is committed already changes nothing and is refused once the group has moved on. Without this, a
-    # worker that came back from a long sleep could fence the rightful owner.
-    await consumer.commit(await committed_positions(consumer, partitions))
-
-
-def _out_of_range(error: OffsetOutOfRangeError) -> str:
-    places = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    where = ", ".join(f"{place.topic} partition {place.partition} offset {offset}" for place, offset in places.items())
-    return f"no longer held by the broker: {where or 'a position'}; messages were deleted before they were read"
 
 
 async def _give_time(work: Awaitable[object], timeout_s: float) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -52,6 +52,8 @@ _CLOSE_TIMEOUT_S = 3.0
 _PROBE_ATTEMPTS = 3
 _PROBE_PAUSE_S = 0.2
 _START_TIMEOUT_S = 30.0
+# An idempotent producer never gives up by itself, not even when it has lost its way.
+_DELIVERY_TIMEOUT_S = 90.0
 
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState, OutOfOrderSequenceNumber)
 
@@ -63,6 +65,10 @@ _NO_HEADERS: list[Header] = []
 
 class PartitionLostError(Exception):
     """The partition belongs to another worker now; whatever was made from it here must not be committed."""
+
+
+class BrokenProducerError(Exception):
+    """A producer does not deliver; what it was given is to be made again, and given to a new one."""
 
 
 class Message(Protocol):
@@ -299,11 +305,15 @@ class BatchWriter:
         self.discard()
 
     async def send(self) -> None:
-        """Send everything and wait for the acknowledgements, but keep it (a transaction may still fail)."""
+        """Send everything and wait for the acknowledgements, but keep it (a transaction may still fail).
+
+        Raises BrokenProducerError when they do not come.
+        """
         if self._pending:
-            await asyncio.gather(
-                *(self._send_partition(topic, number, rows) for (topic, number), rows in self._pending.items())
-            )
+            async with _bounded():
+                await asyncio.gather(
+                    *(self._send_partition(topic, number, rows) for (topic, number), rows in self._pending.items())
+                )
 
     async def _send_partition(self, topic: str, partition: int, rows: list[Outgoing]) -> None:
         deliveries: list[Awaitable[Any]] = []
@@ -311,9 +321,11 @@ class BatchWriter:
             for batch in _batches(self._producer.create_batch, rows):
                 # One at a time: queueing the next one waits until the last one is on its way.
                 deliveries.append(await self._producer.send_batch(batch, topic, partition=partition))  # noqa: PERF401
-        finally:
-            # A failure while queueing must not leave deliveries behind that nobody awaits.
-            results = await asyncio.gather(*deliveries, return_exceptions=True)
+        except Exception:
+            # Deliveries must not be left behind that nobody awaits; but who is cancelled waits for nothing more.
+            await asyncio.gather(*deliveries, return_exceptions=True)
+            raise
+        results = await asyncio.gather(*deliveries, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -341,21 +353,22 @@ class FencedWriter(BatchWriter):
     async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Send everything and commit the offsets, all or nothing.
 
-        Raises PartitionLostError when another worker has taken the partition, or when the transaction could not even
-        be rolled back; after any other failure the same call may be repeated.
+        Raises PartitionLostError when another worker has taken the partition and BrokenProducerError when the producer
+        is past use (its successor rolls back what was begun); after any other failure the same call may be repeated.
         """
         try:
             await self._producer.begin_transaction()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # Nothing is sent to begin a transaction: this fails only when the producer is past use.
-            raise PartitionLostError(type(error).__name__) from None
+            raise BrokenProducerError from error
         try:
             with _fencing_means_loss():
                 # aiokafka would commit a transaction of which a batch was refused: every delivery is awaited first.
                 await self.send()
-                await self._producer.send_offsets_to_transaction(dict(positions), self._group)
-                await self._producer.commit_transaction()
-        except PartitionLostError:
+                async with _bounded():
+                    await self._producer.send_offsets_to_transaction(dict(positions), self._group)
+                    await self._producer.commit_transaction()
+        except (PartitionLostError, BrokenProducerError):
             raise
         except Exception:
             await self._roll_back()
@@ -365,5 +378,14 @@ class FencedWriter(BatchWriter):
     async def _roll_back(self) -> None:
         try:
             await asyncio.wait_for(self._producer.abort_transaction(), _START_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001  (the producer is past use, in whatever way)
-            raise PartitionLostError(type(error).__name__) from None
+        except Exception as error:
+            raise BrokenProducerError from error
+
+
+@contextlib.asynccontextmanager
+async def _bounded() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
+            yield
+    except TimeoutError as error:
+        raise BrokenProducerError from error

@@ -167,10 +167,10 @@ class MessageBook:
         for reason, count in tally.dead_lettered.items():
             self._metrics.count("dead_lettered_messages", count, reason=reason, **place)
 
-    def hand_over(self, topic: str, partition: int, messages: int) -> None:
-        """Enter messages whose partition went to another worker before they were durable; they are read there."""
+    def give_back(self, topic: str, partition: int, messages: int) -> None:
+        """Enter messages that did not become durable here: they are read again, by this worker or by another."""
         self._in_flight[topic, partition] -= messages
-        self._metrics.count("ignored_messages", messages, topic=topic, partition=partition, reason="handed_over")
+        self._metrics.count("ignored_messages", messages, topic=topic, partition=partition, reason="read_again")
 
     def leave(self, topic: str, partition: int, messages: int) -> None:
         """Enter messages that were polled and not looked at, because their partition stopped; they are read again."""

@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import CommitFailedError, KafkaError, NoOffsetForPartitionError
+from aiokafka.errors import CommitFailedError, KafkaError, NodeNotReadyError, NoOffsetForPartitionError
 
 from tests.worker.fakes.kafka import FakeBroker, FakeConsumer
 from tests.worker.fakes.lane import FakeLane, FakeRole
 from worker import consumer as consumer_module
+from worker import membership
 from worker.consumer import BatchConsumer
-from worker.kafka import PartitionLostError, TopicPartition
+from worker.kafka import BrokenProducerError, PartitionLostError, TopicPartition
 from worker.lanes import RetryLater, SpoiltLaneError, StopWorkerError
 from worker.metrics import Metrics
 from worker.settings import LimitSettings
@@ -24,7 +25,8 @@ ONE = TopicPartition("topic", 1)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_module, "_RETRY_FIRST_S", 0.001)
     monkeypatch.setattr(consumer_module, "_IDLE_COMMIT_S", 0.01)
-    monkeypatch.setattr(consumer_module, "_REOPEN_DELAY_S", 0.02)
+    monkeypatch.setattr(membership, "_LOST_DELAY_S", 0.02)
+    monkeypatch.setattr(membership, "_BROKEN_DELAY_S", 0.02)
 
 
 class World:
@@ -263,7 +265,9 @@ def test_a_member_that_the_group_has_dropped_commits_nothing_and_does_not_crash(
     run(story)
 
 
-@pytest.mark.parametrize("error", [PartitionLostError("ProducerFenced"), CommitFailedError(), SpoiltLaneError()])
+@pytest.mark.parametrize(
+    "error", [PartitionLostError("ProducerFenced"), CommitFailedError(), SpoiltLaneError(), BrokenProducerError()]
+)
 def test_a_lost_lane_is_closed_and_opened_again_and_its_batch_is_read_again(error: Exception) -> None:
     async def story() -> None:
         world = World()
@@ -367,16 +371,74 @@ def test_a_log_that_begins_after_the_committed_offset_stops_the_worker_when_it_i
     run(story)
 
 
-def test_polls_that_fail_are_repeated_a_bounded_number_of_times() -> None:
+def test_polls_that_fail_are_repeated() -> None:
     async def story() -> None:
         world = World()
-        world.group.poll_errors = [KafkaError()] * 3
+        world.group.poll_errors = [KafkaError()] * 2
         await world.start(ZERO)
         world.publish(ZERO, b"a")
         await eventually(lambda: world.committed() == 1)
+        assert world.role.made_consumers == 1
+        await world.service.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("error", [KafkaError(), RuntimeError(), NodeNotReadyError()])
+def test_a_membership_that_has_broken_down_is_begun_anew(error: Exception) -> None:
+    async def story() -> None:
+        world = World()
+        await world.start(ZERO)
+        lane = world.lane
+        world.group.poll_errors = [error] * 5
+        await eventually(lambda: world.role.made_consumers > 1 and world.service._consumer is not None)
+        world.group.poll_errors.clear()
+        assert lane.steps[-1] == "close"
+        assert not world.service.is_ready()
+        await world.group.give(ZERO)
+        world.publish(ZERO, b"a")
+        await eventually(lambda: world.committed() == 1)
         assert not world.service.crashed
-        world.group.poll_errors = [KafkaError()] * 1_000
+        await world.service.stop()
+
+    run(story)
+
+
+def test_memberships_that_always_break_down_stop_the_worker() -> None:
+    async def story() -> None:
+        world = World()
+        world.group.start_errors = [KafkaError()] * 1_000
+        await world.service.start()
         await eventually(lambda: world.service.crashed)
+        await world.service.stop()
+
+    run(story)
+
+
+def test_a_broker_that_is_away_is_waited_for_however_long() -> None:
+    async def story() -> None:
+        world = World()
+        world.group.start_errors = [NodeNotReadyError()] * 30
+        await world.service.start()
+        await eventually(lambda: world.role.made_consumers == 31)
+        await world.group.give(ZERO)
+        world.publish(ZERO, b"a")
+        await eventually(lambda: world.committed() == 1)
+        assert not world.service.crashed
+        await world.service.stop()
+
+    run(story)
+
+
+def test_a_producer_that_keeps_failing_is_replaced() -> None:
+    async def story() -> None:
+        world = World()
+        await world.start(ZERO)
+        world.lane.flush_errors = [KafkaError()] * 8
+        world.publish(ZERO, b"a")
+        await eventually(lambda: world.committed() == 1)
+        assert world.lane.steps.count("open") == 2
+        assert world.lane.durable == [b"a"]
         await world.service.stop()
 
     run(story)

@@ -60,7 +60,7 @@ def test_consumed_is_the_sum_of_all_outcomes_at_every_scrape(batches: list[tuple
         book.take("workflow-runs", 0, tally.messages)
         assert_accounted(metrics)
         if is_lost:
-            book.hand_over("workflow-runs", 0, tally.messages)
+            book.give_back("workflow-runs", 0, tally.messages)
         else:
             book.settle("workflow-runs", 0, tally)
         assert_accounted(metrics)

@@ -224,7 +224,7 @@ def test_a_flush_that_failed_sends_everything_again_and_only_then_commits() -> N
     run(story())
 
 
-def test_an_abandoned_batch_is_accounted_for_as_handed_over() -> None:
+def test_an_abandoned_batch_is_accounted_for_as_read_again() -> None:
     async def story() -> None:
         bench = Bench()
         bench.publish(run_message(1), run_message(2))
@@ -235,7 +235,7 @@ def test_an_abandoned_batch_is_accounted_for_as_handed_over() -> None:
         bench.driver.lane.abandoned(batches)
         await bench.driver.lane.close()
         assert bench.count("consumed_messages") == 2
-        assert bench.count("ignored_messages", reason="handed_over") == 2
+        assert bench.count("ignored_messages", reason="read_again") == 2
         assert bench.count("projected_messages") == 0
         assert bench.producers[-1].is_abandoned
 

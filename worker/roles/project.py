@@ -202,7 +202,7 @@ class ProjectLane:
 
     def abandoned(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            self._book.hand_over(*batch.partition, len(batch.messages))
+            self._book.give_back(*batch.partition, len(batch.messages))
         self._handled.clear()
 
     async def close(self) -> None:

@@ -82,6 +82,7 @@ class FakeConsumer:
         self.is_stopped = False
         self.commit_errors: list[Exception] = []
         self.poll_errors: list[Exception] = []
+        self.start_errors: list[Exception] = []
         self.polled_partitions: list[frozenset[TopicPartition]] = []
         self._positions: dict[TopicPartition, int | None] = {}
 
@@ -104,6 +105,8 @@ class FakeConsumer:
 
     async def start(self) -> None:
         await asyncio.sleep(0)
+        if self.start_errors:
+            raise self.start_errors.pop(0)
 
     async def stop(self) -> None:
         self.is_stopped = True

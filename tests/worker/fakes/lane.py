@@ -73,11 +73,13 @@ class FakeRole:
         self.name = "fake"
         self.topics: tuple[str, ...] = ("topic",)
         self.lanes: list[FakeLane] = []
+        self.made_consumers = 0
         self.prepare: Mapping[str, list[Exception]] = {}
         self._consumer = consumer
         self._is_one_lane = is_one_lane
 
     def make_consumer(self) -> GroupConsumer:
+        self.made_consumers += 1
         return self._consumer
 
     def make_lanes(self, partitions: frozenset[TopicPartition]) -> Sequence[FakeLane]:
