@@ -19,7 +19,7 @@ from worker.harnesses.contract import Place
 from worker.harnesses.discovery import Unavailable
 from worker.shown_text import shown
 
-_RATE = re.compile(r"(?P<amount>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>lines|B|kB|KB|KiB|MB|MiB|GB|GiB)(?:/s)?")
+_RATE_TEXT = re.compile(r"(?P<amount>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>lines|B|kB|KB|KiB|MB|MiB|GB|GiB)(?:/s)?")
 _BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
 _PASSED_OVER_SHOWN_MAX = 20
 
@@ -32,12 +32,15 @@ class _RateType(click.ParamType):
 
         if isinstance(value, Rate):
             return value
-        match = _RATE.fullmatch(value)
+        match = _RATE_TEXT.fullmatch(value)
         if match is None or not float(match["amount"]):
             self.fail("give bytes or lines a second, as in 500KiB/s, 2MB/s or 1000lines/s", param, ctx)
         if match["unit"] == "lines":
             return Rate(float(match["amount"]), "lines")
         return Rate(float(match["amount"]) * _BYTES[match["unit"]], "bytes")
+
+
+RATE = _RateType()
 
 
 @click.command(
@@ -65,7 +68,7 @@ Examples:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where to remember what was shipped.  [default: ship-TOPIC.json in state_dir or ~/.local/state]",
 )
-@click.option("--rate", metavar="RATE", type=_RateType(), help="At most this much a second: 500KiB/s or 1000lines/s.")
+@click.option("--rate", metavar="RATE", type=RATE, help="At most this much a second: 500KiB/s or 1000lines/s.")
 @click.option(
     "--poll-interval-s",
     type=click.FloatRange(min=0, min_open=True),

@@ -2,18 +2,21 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.worlds.native_files import NAMESPACE, native_files
 from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
-from worker.settings import LimitSettings
+from worker.settings import LimitSettings, Settings
 from worker.ship_files import ChunkLimits, Selection, ShipFiles
 from worker.ship_sender import Delivery
 from worker.ship_state import ShipState, Target
+from worker.source_files import find_source_files, read_messages
 
 SESSION = "0fae0449-64d3-4788-8622-d3a47d82c14b"
 ROOMY = ChunkLimits(bytes=1_000_000, lines=1_000_000)
@@ -385,3 +388,22 @@ def test_a_place_that_cannot_be_read_now_costs_nothing_of_the_state(harbour: Har
     moved.rename(harbour.directory)
     assert harbour.ship() == []
     assert harbour.offset() == len(META) + 1
+
+
+def test_what_is_shipped_is_what_project_reads(tmp_path: Path) -> None:
+    for seed in range(4):
+        for file in native_files(seed, turns=6):
+            path = tmp_path / str(seed) / file.harness / file.path
+            path.parent.mkdir(parents=True)
+            path.write_bytes(file.data)
+            found, _ = find_source_files(
+                [tmp_path / str(seed) / file.harness], Settings(), harness=file.harness, namespace=NAMESPACE
+            )
+            projected = [message.value for source in found for message in read_messages(source, LimitSettings())]
+            places = {file.harness: chosen_places(HARNESSES[file.harness], [tmp_path / str(seed) / file.harness])}
+            state = ShipState.open(tmp_path / f"{seed}-{file.path.name}.json")
+            files = ShipFiles(Selection(places, NAMESPACE), state, LimitSettings(), lambda *_: None)
+            shipped = [row.value for chunk in files.chunks(files.scan(), ROOMY) for row in chunk.rows]
+            state.close()
+            assert shipped == projected
+            shutil.rmtree(tmp_path / str(seed))
