@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from projections.aggregates.totals import Amount, Totals
+from projections.aggregates.totals import Amount, LastModel, Totals
 from projections.formats.assembly import Item, Order, Report
 
 Owns = Callable[[str | None], bool]
@@ -17,11 +17,12 @@ class AttemptUsage:
     runs over several attempts gives each of them its differences.
     """
 
-    __slots__ = ("_covering", "_deltas", "_shares", "_snapshots", "_touched", "_turns")
+    __slots__ = ("_covering", "_deltas", "_model", "_shares", "_snapshots", "_touched", "_turns")
 
     def __init__(self) -> None:
         self._deltas = Totals()
         self._snapshots = Totals()
+        self._model = LastModel()
         self._shares: dict[int, _Share] = {}
         self._touched: set[int] = set()
         self._covering: dict[str, set[int]] = {}
@@ -34,8 +35,8 @@ class AttemptUsage:
         if measurement["kind"] == "delta":
             cost, tokens = measurement["cost"], measurement["tokens"]
             usd = 0 if cost is None else cost["usd"]
-            counts = tokens["input"], tokens["output"]
-            self._deltas.put(item.rank, Amount(item.order, usd, *counts, measurement["model"], item.order))
+            self._deltas.put(item.rank, Amount(item.order, usd, tokens["input"], tokens["output"]))
+            self._name(item.rank, item.order, measurement["model"])
             return
         if item.rank not in self._shares:
             self._shares[item.rank] = _Share(item)
@@ -44,6 +45,7 @@ class AttemptUsage:
     def drop(self, item: Item) -> None:
         """Take a cost out again."""
         self._deltas.drop(item.rank)
+        self._model.drop(item.rank)
         share = self._shares.pop(item.rank, None)
         self._touched.discard(item.rank)
         if share is not None:
@@ -57,21 +59,26 @@ class AttemptUsage:
         for rank in sorted(self._touched):
             share = self._shares[rank]
             self._show(rank, share, share.catch_up(owns))
+            self._name(rank, share.model_order, share.model)
         self._touched.clear()
         basis, totals = ("delta", self._deltas) if self._deltas else ("snapshot", self._snapshots)
         if not totals:
             return None
         spent_in, spent_out = totals.counts
-        named = [amount for amount in (self._deltas.last_model, self._snapshots.last_model) if amount is not None]
-        last = max(named, key=lambda amount: amount.model_order, default=None)
         return {
             "basis": basis,
             "usd": totals.usd(start),
             "start": start,
             "input": spent_in,
             "output": spent_out,
-            "model": None if last is None else last.model,
+            "model": self._model.name,
         }
+
+    def _name(self, rank: int, order: Order, model: str | None) -> None:
+        if model:
+            self._model.put(rank, order, model)
+        else:
+            self._model.drop(rank)
 
     def _show(self, rank: int, share: "_Share", amount: Amount | None) -> None:
         """Bring the sum of snapshots up to what a counter now gives the attempt; None when it gives nothing."""
@@ -142,7 +149,7 @@ class _Sums(NamedTuple):
 class _Share:
     """What one counter gives to one attempt; readings that come in order of sequence cost O(1) each."""
 
-    __slots__ = ("_item", "_last", "_model", "_model_order", "_order", "_owned_count", "_reports", "_seen", "_sums")
+    __slots__ = ("_item", "_last", "_order", "_owned_count", "_reports", "_seen", "_sums", "model", "model_order")
 
     def __init__(self, item: Item) -> None:
         self._item = item
@@ -155,8 +162,8 @@ class _Share:
         self._sums = _Sums(_Growth(), _Growth(), _Growth())
         self._owned_count = 0
         self._order: Order | None = None
-        self._model: str | None = None
-        self._model_order: Order = self._item.order
+        self.model: str | None = None
+        self.model_order: Order = self._item.order
 
     @property
     def is_turn(self) -> bool:
@@ -185,7 +192,7 @@ class _Share:
         usd, spent_in, spent_out = self._sums
         counts = [int(growth.total) if growth.is_known else None for growth in (spent_in, spent_out)]
         assert self._order is not None
-        return Amount(self._order, usd.total, counts[0], counts[1], self._model, self._model_order)
+        return Amount(self._order, usd.total, counts[0], counts[1])
 
     def _read(self, report: Report, *, is_owned: bool) -> None:
         self._last = _reading_order(report)
@@ -198,8 +205,8 @@ class _Share:
         self._order = place if self._order is None else min(self._order, place)
         if is_owned:
             self._owned_count += 1
-            if measurement["model"] and (self._model is None or place >= self._model_order):
-                self._model, self._model_order = measurement["model"], place
+            if measurement["model"] and (self.model is None or place >= self.model_order):
+                self.model, self.model_order = measurement["model"], place
 
 
 def _reading_order(report: Report) -> tuple[Any, ...]:

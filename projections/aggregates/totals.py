@@ -1,4 +1,4 @@
-"""Running totals over costs: counts are added in any order, money left to right in source order."""
+"""Running totals over costs: counts are added in any order, money left to right, and the last model is kept."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,12 @@ from projections.formats.assembly import Order
 
 
 class Amount(NamedTuple):
-    """What one cost adds: money (0 when unknown), counts (None when unknown), and who was paid.
-
-    ``model`` is the last model that the cost names and ``model_order`` where it does.
-    """
+    """What one cost adds: money (0 when unknown) and counts (None when unknown)."""
 
     order: Order
     usd: float
     input: int | None
     output: int | None
-    model: str | None
-    model_order: Order
 
 
 class _Count:
@@ -45,7 +40,7 @@ class Totals:
     behind all other money makes the sum be taken again, once it is asked for.
     """
 
-    __slots__ = ("_amounts", "_input", "_last_model", "_output", "_paid", "_paid_up_to", "_usd")
+    __slots__ = ("_amounts", "_input", "_output", "_paid", "_paid_up_to", "_usd")
 
     def __init__(self) -> None:
         self._amounts: dict[int, Amount] = {}
@@ -54,7 +49,6 @@ class Totals:
         self._output = _Count()
         self._usd: float | None = 0
         self._paid_up_to: Order | None = None
-        self._last_model: Amount | None = None
 
     def __bool__(self) -> bool:
         return bool(self._amounts)
@@ -71,19 +65,12 @@ class Totals:
         self._output.add(amount.output, 1)
         if amount.usd:
             self._pay(rank, amount)
-        last = self._last_model
-        if amount.model and (last is None or amount.model_order >= last.model_order):
-            self._last_model = amount
-        elif last is not None and last is held:
-            self._find_last_model()
 
     def drop(self, rank: int) -> None:
         """Take a cost out again, if it is there."""
         held = self._amounts.pop(rank, None)
         if held is not None:
             self._take_out(rank, held)
-            if held is self._last_model:
-                self._find_last_model()
 
     def _pay(self, rank: int, amount: Amount) -> None:
         self._paid[rank] = amount
@@ -99,19 +86,10 @@ class Totals:
         if self._paid.pop(rank, None) is not None:
             self._usd = None
 
-    def _find_last_model(self) -> None:
-        named = (amount for amount in self._amounts.values() if amount.model)
-        self._last_model = max(named, key=lambda amount: amount.model_order, default=None)
-
     @property
     def counts(self) -> tuple[int | None, int | None]:
         """The sums of input and output; None for one that no cost knows."""
         return self._input.value, self._output.value
-
-    @property
-    def last_model(self) -> Amount | None:
-        """The cost that names a model last in source order."""
-        return self._last_model
 
     def usd(self, start: float) -> float:
         """Give the money, added to ``start`` from left to right."""
@@ -125,3 +103,35 @@ class Totals:
             self._usd = total
             self._paid_up_to = ordered[-1].order if ordered else None
         return total
+
+
+class LastModel:
+    """Of the costs that name a model, the one that does so last in source order."""
+
+    __slots__ = ("_last", "_named")
+
+    def __init__(self) -> None:
+        self._named: dict[int, tuple[Order, str]] = {}
+        self._last: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The last model; None when no cost names one."""
+        return None if self._last is None else self._named[self._last][1]
+
+    def put(self, rank: int, order: Order, model: str) -> None:
+        """Say which model a cost names, and where."""
+        was_last = self._last == rank and order < self._named[rank][0]
+        self._named[rank] = order, model
+        if self._last is None or order >= self._named[self._last][0]:
+            self._last = rank
+        if was_last:
+            self._find_last()
+
+    def drop(self, rank: int) -> None:
+        """Say that a cost names no model any more."""
+        if self._named.pop(rank, None) is not None and self._last == rank:
+            self._find_last()
+
+    def _find_last(self) -> None:
+        self._last = max(self._named, key=lambda rank: self._named[rank][0], default=None)
