@@ -144,7 +144,8 @@ class TopicScan:
             yield Original(waiting.popleft(), None, "deleted")
         position: int | None = None
         with broker_errors(self._settings):
-            while waiting and waiting[0] < span.end:
+            end = span.end if not waiting or waiting[-1] < span.end else await self._fetched_end(partition, span)
+            while waiting and waiting[0] < end:
                 if position is None or waiting[0] - position > _READ_OVER_MAX:
                     self._assign({partition: waiting[0]})
                 messages = await self._deliver(partition)
@@ -156,6 +157,14 @@ class TopicScan:
                     yield Original(offset, message, None if message else "compacted")
         while waiting:
             yield Original(waiting.popleft(), None, "beyond")
+
+    async def _fetched_end(self, partition: TopicPartition, span: Span) -> int:
+        """Give where a log ends by what a fetch says, which is right where the embedded broker's list is too low."""
+        if not span.length:
+            return span.end
+        self._assign({partition: span.end - 1})
+        await self._deliver(partition)
+        return max(span.end, self._reader.last_stable_offset(partition) or 0)
 
     def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
         self._reader.assign(list(positions))
