@@ -11,6 +11,8 @@ from worker.settings import Settings
 from worker.source_files import SourceMessage
 
 _POLL_MS = 1_000
+# A message is stored with its key, and the limit is on its value.
+_MESSAGE_BYTES_SPARE = 1024 * 1024
 # So many empty polls in a row, short of a partition's end, mean that the broker does not deliver.
 _EMPTY_POLLS_MAX = 30
 
@@ -30,8 +32,10 @@ async def create_source_topics(settings: Settings, partitions: int) -> list[str]
         missing = [topic for topic in wanted if topic not in existing]
         if not missing:
             return []
+        # The brokers' own default is less than a transcript's line may have.
+        configs = {"max.message.bytes": str(settings.limits.message_bytes_max + _MESSAGE_BYTES_SPARE)}
         response = await admin.create_topics(
-            [NewTopic(topic, partitions, settings.replication_factor) for topic in missing]
+            [NewTopic(topic, partitions, settings.replication_factor, topic_configs=configs) for topic in missing]
         )
     except KafkaError as error:
         raise SourceTopicError(

@@ -16,6 +16,7 @@ from subprocess import PIPE
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from projections.sources.transcripts import LINE_BYTES_MAX
 from tests.brokers.broker import Broker
 from tests.worlds.native_files import NAMESPACE, NativeFile, native_files
 from tests.worlds.transcripts import line_messages, project_lines
@@ -266,6 +267,23 @@ def test_a_line_that_the_topic_is_too_narrow_for_is_named_and_all_others_are_shi
     del expected[missing]
     assert parsed(shipping.values()).keys() == expected.keys()
     assert run(shipping.arguments("--once")) == 0
+
+
+def test_a_line_of_the_greatest_length_arrives_and_one_byte_more_is_refused(
+    shipping: Shipping, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (file, *_) = native_files(7, turns=2)
+    noise = Random(7).randbytes(LINE_BYTES_MAX // 2).hex()
+    longest = f'{{"type":"x","text":"{noise}'.encode()[: LINE_BYTES_MAX - 2] + b'"}'
+    too_long = longest[:-2] + b'x"}'
+    data = file.data + longest + b"\n" + too_long + b"\n" + b'{"type":"last"}\n'
+    shipping.append(file._replace(data=data), 0, len(data))
+    assert run(shipping.arguments("--once")) == 1
+    assert f"byte {len(file.data) + len(longest) + 1}, {len(too_long)} bytes: line_too_large" in capfd.readouterr().err
+    lines = [json.loads(value)["line"].encode() for value in shipping.values()]
+    assert longest in lines
+    assert too_long not in lines
+    assert b'{"type":"last"}' in lines
 
 
 async def create_narrow_topic(kafka: Broker, topic: str, bytes_max: int) -> None:
