@@ -171,6 +171,7 @@ class ClaudeCodeAssembly(Items):
         self._ref = conversation_ref(identity)
         self._turns: dict[tuple[str, str], str] = {}
         self._user_lines: dict[tuple[str, str], int] = {}
+        self._by_line: dict[tuple[str, str], _Response] = {}
         self._by_request: dict[tuple[str, str], _Response] = {}
         self._of_message: dict[str, list[_Response]] = {}
         self._last: dict[tuple[str, str, str], _LastLine] = {}
@@ -230,6 +231,10 @@ class ClaudeCodeAssembly(Items):
         """Find the response that a line belongs to; None when it starts another one (decisions: responses)."""
         if line["request"] is not None:
             return self._by_request.get((line["id"], line["request"]))
+        again = self._by_line.get((line["id"], line["uuid"]))
+        if again is not None:
+            # The line itself stands in another source of the conversation too.
+            return again
         last = self._last.get((*lane, line["id"]))
         if last is None:
             return next(iter(self._of_message.get(line["id"], ())), None)
@@ -270,6 +275,8 @@ class ClaudeCodeAssembly(Items):
 
     def _remember(self, line: dict[str, Any], lane: tuple[str, str], response: _Response) -> None:
         """Keep what tells the next line of this id apart; a line without usage says nothing about that."""
+        if line["request"] is None and line["uuid"] is not None:
+            self._by_line[(line["id"], line["uuid"])] = response
         last = self._last.get((*lane, line["id"]))
         if last is None:
             last = self._last[(*lane, line["id"])] = _LastLine(response)

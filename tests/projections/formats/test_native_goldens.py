@@ -55,13 +55,15 @@ def test_its_lines_shuffled_repeated_and_in_small_batches_give_the_same_trace(na
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_conversations_at_once_do_not_touch_each_other(name: str) -> None:
-    other = messages_of(name, nativeId="another", sourceId="another source")
+    # In one namespace, equal lines would be history that one conversation copied from the other.
+    other = messages_of(name, nativeId="another", namespace="another host", sourceId="another source")
     both = random_pass([*messages_of(name), *other], 1, unbound="standalone").records
     alone = clean_pass(messages_of(name), unbound="standalone").records
     assert both == alone | clean_pass(other, unbound="standalone").records
 
 
-@pytest.mark.parametrize("name", NAMES)
+# A Codex thread may have several files, and nothing in a step of its counter tells a copied file from a second one.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "codex"])
 def test_the_same_file_under_two_sources_counts_nothing_twice(name: str) -> None:
     again = messages_of(name, sourceId=f"{source_of(name)['sourceId']} again")
     both = clean_pass([*messages_of(name), *again], unbound="standalone").records
