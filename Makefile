@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: setup demo test lint format lock clean
+.PHONY: setup demo test lint bench format lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/complete  ## everything, tests included, from nothing but Python 3.11 or later
@@ -30,6 +30,9 @@ lint: setup  ## format, lint, types, layers
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: setup  ## messages per second and core, by format and topic, beside the floor; writes bench.json
+	$(BIN)/python -m tests.bench
 
 format: setup  ## rewrite the code as `lint` wants it
 	$(BIN)/ruff format
