@@ -85,6 +85,7 @@ Examples:
         "project": ("worker.cli_project", "project_command"),
         "ship": ("worker.cli_ship", "ship_command"),
         "start": ("worker.cli_worker", "start_command"),
+        "status": ("worker.cli_status", "status_command"),
         "timeline": ("worker.cli_reports", "timeline_command"),
         "topics": ("worker.cli_worker", "topics_group"),
         "usage": ("worker.cli_reports", "usage_command"),
