@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from projections.facts import partition_of
 from worker.dead_letter_box import Found, KeptLetter, LetterFilter, find_originals, read_letters
-from worker.dead_letters import DeadLetter, dead_letter, encode_dead_letter
+from worker.dead_letters import DeadLetter, encode_dead_letter
 from worker.direct_writer import open_producer
-from worker.kafka import BatchWriter
-from worker.roles.project import Outcome, project_outcome
+from worker.kafka import BatchWriter, TopicPartition
+from worker.roles.project import Outcome, letter_of, project_outcome
 from worker.settings import Settings
 from worker.topic_scan import TopicScan, broker_errors, open_scan
 from worker.topics import own_topics
@@ -74,12 +74,11 @@ class Redrive:
             return Redriven(kept, "gone", found.gone), kept.letter
         topic, partition = kept.letter.topic, kept.letter.partition
         outcome = project_outcome(self._sources[topic], partition, message, self._settings.limits)
+        letter = letter_of(TopicPartition(topic, partition), message, outcome)
         if outcome.dead is not None:
-            letter = dead_letter(topic, partition, message, outcome.dead, field=outcome.field)
             return Redriven(kept, "refused", outcome.dead), letter
         self._collect(outcome)
-        if outcome.issues:
-            letter = dead_letter(topic, partition, message, outcome.issues[0], is_partial=True)
+        if letter is not None:
             return Redriven(kept, "partial", outcome.issues[0], len(outcome.facts)), letter
         if outcome.ignored is not None:
             return Redriven(kept, "ignored", outcome.ignored, len(outcome.facts)), None

@@ -7,7 +7,7 @@ from projections.errors import ProjectionError
 from projections.facts import encode_fact, partition_of
 from projections.sources import project_message
 from worker.dead_letter_limits import DeadLetterLimits
-from worker.dead_letters import UNEXPECTED_ERROR, dead_letter, encode_dead_letter
+from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, dead_letter, encode_dead_letter
 from worker.kafka import (
     BatchWriter,
     GroupConsumer,
@@ -61,6 +61,15 @@ def project_outcome(source: str, partition: int, message: Message, limits: Limit
     if any(len(key) + len(value) > limits.message_bytes_max for _, key, value in facts):
         return Outcome(dead="fact_too_large")
     return Outcome(facts, ignored=projected.ignored, issues=projected.issues)
+
+
+def letter_of(place: TopicPartition, message: Message, outcome: Outcome) -> DeadLetter | None:
+    """Give the dead letter that an outcome deserves: of the message, or (partial) of the parts that were refused."""
+    if outcome.dead is not None:
+        return dead_letter(*place, message, outcome.dead, field=outcome.field)
+    if outcome.issues:
+        return dead_letter(*place, message, outcome.issues[0], is_partial=True)
+    return None
 
 
 class ProjectRole:
@@ -157,23 +166,19 @@ class ProjectLane:
         tally = handled.tally
         if outcome.dead is not None:
             tally.dead_lettered[outcome.dead] += 1
-            self._bury(handled.partition, message, outcome.dead, outcome.field)
-            return
-        if outcome.ignored is not None:
+        elif outcome.ignored is not None:
             tally.ignored[outcome.ignored] += 1
         else:
             tally.projected += 1
         for aggregate, key, value in outcome.facts:
             self._append(self._topics.facts, aggregate, key, value)
         handled.facts += len(outcome.facts)
-        if outcome.issues:
-            handled.partial += outcome.issues
-            self._bury(handled.partition, message, outcome.issues[0], None, is_partial=True)
+        handled.partial += outcome.issues
+        letter = letter_of(handled.partition, message, outcome)
+        if letter is not None:
+            self._bury(letter)
 
-    def _bury(
-        self, partition: TopicPartition, message: Message, reason: str, field: str | None, *, is_partial: bool = False
-    ) -> None:
-        letter = dead_letter(*partition, message, reason, field=field, is_partial=is_partial)
+    def _bury(self, letter: DeadLetter) -> None:
         key, value = encode_dead_letter(letter)
         self._append(self._topics.dead_letters, key.decode(), key, value)
 
