@@ -13,6 +13,7 @@ import click
 
 from projections.text import is_blank
 from worker.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed, Invocation
+from worker.cli_broker import on_broker
 from worker.cli_harnesses import places_of
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Place
@@ -118,7 +119,7 @@ def ship_command(  # noqa: PLR0913  (one argument per option)
             selection = Selection(places, namespace, native_id, conversation)
             say = _teller(shows_paths=shows_paths)
             plan = ShipPlan(selection, state_path, once, rate, poll_interval_s, say, on_bytes)
-            tally = asyncio.run(_ship(settings, plan))
+            tally = on_broker(_ship(settings, plan))
     except ShipStateError as error:
         raise CommandFailed(str(error), EXIT_USAGE if error.usage else EXIT_FAILED) from error
     except ShipTargetError as error:

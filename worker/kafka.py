@@ -117,8 +117,12 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]
             return
         # aiokafka's own flag, or its destructor complains.
         self._is_abandoned = self._closed = True
+        if self._sender.sender_task is not None:
+            # It would fail once more what is failed here, and without a transaction it fails itself in doing so.
+            self._sender.sender_task.remove_done_callback(self._sender._fail_all)  # noqa: SLF001
         self._message_accumulator.fail_all(ProducerClosed())
-        with contextlib.suppress(TimeoutError):
+        # The sender trips over a batch that was about to be sent again when it was failed here: a KeyError of its own.
+        with contextlib.suppress(TimeoutError, KeyError, KafkaError):
             await asyncio.wait_for(self._sender.close(), _CLOSE_TIMEOUT_S)
         await self.client.close()
 
