@@ -5,9 +5,9 @@ product's; when a write arrives, and whether its writer hears of it, is up to th
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.simulation.loop import Process, current_process
 from tests.simulation.network import LostError, Network
@@ -36,7 +36,7 @@ class Destination:
         """Open for a process; says whether nothing was ever written."""
         if self.store.policy_digest not in (None, policy_digest):
             raise SinkRefused("another policy")
-        if self.has_one_writer:
+        if self.has_one_writer and not process.is_dead:
             if self.writer not in (None, process):
                 raise SinkBusy("somebody else writes the file", delay_s=0.5)
             self.writer = process
@@ -68,12 +68,12 @@ class DatabaseSink:
         self._destination = destination
         self._network = destination.network
         self._policy_digest = policy_digest
-        self._writing: set[asyncio.Future[None]] = set()
+        self._working: set[asyncio.Future[Any]] = set()
 
     async def open(self) -> bool:
         process = current_process()
-        is_empty: bool = await self._network.ask(
-            "sink open", lambda: self._destination.open(process, self._policy_digest)
+        is_empty: bool = await self._work(
+            self._network.ask("sink open", lambda: self._destination.open(process, self._policy_digest))
         )
         return is_empty
 
@@ -83,19 +83,22 @@ class DatabaseSink:
         if self._network.loop.time() < destination.slow_until:
             await asyncio.sleep(destination.slow_s)
         kept = list(batch)
-        work = asyncio.ensure_future(self._network.ask_once("sink write", lambda: destination.write(process, kept)))
-        self._writing.add(work)
-        work.add_done_callback(self._writing.discard)
         try:
-            await asyncio.shield(work)
+            await self._work(self._network.ask_once("sink write", lambda: destination.write(process, kept)))
         except LostError:
             raise TimeoutError from None
         if destination.lost_answer_chance and self._network.random.random() < destination.lost_answer_chance:
             raise TimeoutError
 
+    async def _work(self, work: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.ensure_future(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return await asyncio.shield(task)
+
     async def close(self) -> None:
-        # A write whose caller was cancelled goes on, and the destination is held as long.
-        await asyncio.gather(*self._writing, return_exceptions=True)
+        # What was begun goes on when its caller was cancelled, and the destination is held as long.
+        await asyncio.gather(*self._working, return_exceptions=True)
         self._destination.release(current_process())
 
 

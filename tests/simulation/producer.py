@@ -214,7 +214,9 @@ class VirtualProducer:
         end = self._broker.transactions.end
         operation = "commit transaction" if is_committed else "abort transaction"
         # As in aiokafka, what has begun goes on when the one who waits for it is gone.
-        await asyncio.shield(self._coordinate(operation, lambda: end(name, epoch, is_committed=is_committed)))
+        ending = asyncio.ensure_future(self._coordinate(operation, lambda: end(name, epoch, is_committed=is_committed)))
+        ending.add_done_callback(_look_at)
+        await asyncio.shield(ending)
         self._state = "ready"
 
     async def _coordinate(self, operation: str, effect: Callable[[], Any]) -> Any:
@@ -233,3 +235,9 @@ class VirtualProducer:
     def _fail(self) -> None:
         self._state = "fatal"
         self._fail_queued(ProducerFenced())
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody may be left to hear of."""
+    if not future.cancelled():
+        future.exception()
