@@ -17,7 +17,9 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from projections.sources.transcripts import LINE_BYTES_MAX
+from tests.brokers.apache_kafka import KafkaCluster
 from tests.brokers.broker import Broker
+from tests.integration.pipeline import eventually
 from tests.worlds.native_files import NAMESPACE, NativeFile, native_files
 from tests.worlds.transcripts import line_messages, project_lines
 from tests.worlds.world import PRIVATE_MARKER
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 RESTARTS = 50
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 # A fork of a process that has everything loaded starts in no time, so most runs are killed while they ship.
@@ -242,6 +244,41 @@ def test_told_to_stop_it_ends_well_and_its_log_shows_no_path_and_no_content(ship
     assert "shipped " in said
     assert str(shipping.home) not in said
     assert PRIVATE_MARKER not in said
+
+
+@pytest.mark.slow
+def test_brokers_that_do_not_answer_for_a_while_cost_nothing(
+    fresh_app_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = native_files(8, turns=40)
+    halves = [len(file.data) // 2 for file in files]
+    said = tmp_path / "said.txt"
+    with KafkaCluster() as cluster:
+        broker = Broker(cluster.name, cluster.bootstrap_servers, supports_transactions=True, stop=cluster.stop)
+        shipping = Shipping(broker, fresh_app_id, tmp_path)
+        monkeypatch.setenv("HOME", str(shipping.home))
+        # Out of patience soon, and not because the machine is slow at the start.
+        monkeypatch.setenv(f"{ENV_PREFIX}KAFKA__REQUEST_TIMEOUT_S", "2")
+        monkeypatch.setenv(f"{ENV_PREFIX}LIMITS__SINK_RETRY_DELAY_MAX_S", "0.5")
+        for file, half in zip(files, halves, strict=True):
+            shipping.append(file, 0, half)
+        with said.open("w") as stream:
+            arguments = [sys.executable, "-m", "worker", *shipping.arguments()]
+            process = subprocess.Popen(arguments, cwd=ROOT, stderr=stream)
+        shipping.wait_for_progress(0)
+        (node,) = cluster.nodes
+        node.pause()
+        for file, half in zip(files, halves, strict=True):
+            shipping.append(file, half, len(file.data))
+        eventually(lambda: "do not acknowledge" in said.read_text(), "the outage is noticed")
+        node.resume()
+        total = sum(len(file.data) for file in files)
+        eventually(lambda: shipping.offsets() == total, "everything is shipped")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        assert parsed(shipping.values()).keys() == parsed(lines_of(files)).keys()
+    assert "internal error" not in said.read_text()
+    assert "Traceback" not in said.read_text()
 
 
 def test_a_line_that_the_topic_is_too_narrow_for_is_named_and_all_others_are_shipped(
