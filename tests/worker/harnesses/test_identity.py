@@ -1,6 +1,7 @@
 """Whose transcript a file is, by the rules of each harness."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,19 @@ def test_an_id_that_no_ref_can_hold_is_refused_and_named_by_its_reason_alone(tmp
     path.write_text('{"sessionId":"cut \\ud83d"}\n')
     with pytest.raises(ValueError, match=r"^lone_surrogate$"):
         whose(path, "claude-code")
+
+
+REAL = Path(os.environ.get("TRACE_PROJECTOR_REAL", Path(__file__).parents[4] / "shared" / "real"))
+TRUTH = json.loads((REAL / "truth.json").read_bytes()) if (REAL / "truth.json").exists() else {}
+
+
+@pytest.mark.skipif(not TRUTH, reason="the real transcripts are not at hand")
+@pytest.mark.parametrize("name", [name for name in TRUTH if not name.startswith("_")])
+def test_a_real_file_belongs_to_the_session_that_it_was_counted_for(name: str) -> None:
+    truth = TRUTH[name]
+    native_id = truth.get("native_session_id") or truth["session_meta"][0]["id"]
+    harness, _, file_name = name.partition("/")
+    ending = ":a4ca7529859c158c2" if "sub" in name else f":{file_name}" if harness == "codex" else ""
+    prefix = "codex-rollout" if harness == "codex" else harness
+    found = whose((REAL / name).resolve(), harness, "host")
+    assert (found.nativeId, found.sourceId) == (native_id, f"{prefix}:host:{native_id}{ending}")
