@@ -83,6 +83,7 @@ Examples:
         "ledger": ("worker.cli_ledger", "ledger_group"),
         "price": ("worker.cli_price", "price_command"),
         "project": ("worker.cli_project", "project_command"),
+        "replay": ("worker.cli_replay", "replay_command"),
         "ship": ("worker.cli_ship", "ship_command"),
         "start": ("worker.cli_worker", "start_command"),
         "status": ("worker.cli_status", "status_command"),
