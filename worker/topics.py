@@ -47,8 +47,8 @@ def own_topics(settings: Settings) -> OwnTopics:
 
 
 def project_group(settings: Settings) -> str:
-    """Name the group that reads the sources."""
-    return f"{settings.app_id}-project"
+    """Name the group that reads the sources for one generation."""
+    return f"{settings.app_id}-g{settings.generation}-project"
 
 
 def fold_group(settings: Settings) -> str:

@@ -248,9 +248,10 @@ class Pipeline:
                 await client.stop()
 
     def _group_member(self, group: str) -> AIOKafkaConsumer:
-        name = self.app_id if group == "project" else f"{self.app_id}-g1"
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.kafka.bootstrap_servers, group_id=f"{name}-{group}", enable_auto_commit=False
+            bootstrap_servers=self.kafka.bootstrap_servers,
+            group_id=f"{self.app_id}-g1-{group}",
+            enable_auto_commit=False,
         )
         consumer.assign(self._partitions(group))
         return consumer

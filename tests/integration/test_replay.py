@@ -66,7 +66,7 @@ def test_offsets_moved_back_make_the_workers_read_again_and_write_nothing(
     pipeline.wait_settled()
     code, _, err = commands.run("replay", "--move-offsets")
     assert code == 1
-    assert f"group {pipeline.app_id}-project has 1 member: moving its offsets needs it empty" in err
+    assert f"group {pipeline.app_id}-g1-project has 1 member: moving its offsets needs it empty" in err
     assert worker.stop() == 0
 
     code, _, err = commands.run("replay", "--move-offsets", "--dry-run")

@@ -84,7 +84,7 @@ def test_topics_and_groups_are_named_after_the_application_and_what_is_of_one_ge
         "app-trace-dead-letters",
         "app-erasures",
     )
-    assert project_group(SETTINGS) == "app-project"
+    assert project_group(SETTINGS) == "app-g3-project"
     assert fold_group(SETTINGS) == "app-g3-fold"
     assert export_group(SETTINGS, "plain") == "app-g3-export-plain"
 
