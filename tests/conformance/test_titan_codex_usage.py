@@ -11,7 +11,13 @@ OVERRULED = "codex/compaction-new-epoch"
 
 def _read(row: dict[str, Any]) -> list[dict[str, Any]]:
     events = [
-        CodexEvent(event["event"], event.get("sequence", 0), event.get("payload"), event.get("model"), event.get("activeTurn"))
+        CodexEvent(
+            kind=event["event"],
+            sequence=event.get("sequence", 0),
+            payload=event.get("payload"),
+            model=event.get("model"),
+            active_turn=event.get("activeTurn"),
+        )
         for event in row["events"]
     ]
     return [
