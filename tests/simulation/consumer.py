@@ -18,6 +18,7 @@ from aiokafka.errors import (
     KafkaError,
     NoOffsetForPartitionError,
     RebalanceInProgressError,
+    UnknownError,
     UnknownMemberIdError,
 )
 
@@ -66,6 +67,9 @@ class VirtualReader:
         deadline = loop.time() + timeout_ms / 1_000
         while True:
             await self._wait_for_assignment()
+            chance = self._network.weather.poll_error_chance
+            if chance and self._broker.random.random() < chance:
+                raise UnknownError
             places = [place for place in partitions or self._positions if place in self._positions]
             self._raise_error(places)
             wanted = {

@@ -10,11 +10,12 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 STEPS_MAX = 5_000_000
 
 _Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class Process:
@@ -198,6 +199,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if process.is_dead:
                 task.cancel()
         return task
+
+    def run_in_executor(
+        self, executor: object, func: Callable[[*_Arguments], _Result], *args: *_Arguments
+    ) -> asyncio.Future[_Result]:
+        """Work for a thread is done at once: threads would bring their own order."""
+        del executor
+        done: asyncio.Future[_Result] = self.create_future()
+        done.set_result(func(*args))
+        return done
 
     def get_debug(self) -> bool:
         return False

@@ -27,6 +27,8 @@ class Weather:
     late_marker_s: float = 3.0
     # A batch is refused for a reason that passes.
     refusal_chance: float = 0.0
+    # A poll fails for a reason that passes.
+    poll_error_chance: float = 0.0
 
 
 CALM = Weather()

@@ -48,6 +48,12 @@ class Plan:
     weather: Weather
     fault_count: int
     loses_messages: bool
+    replays_all: bool
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the fold writes in transactions."""
+        return self.settings.fencing != "off"
 
 
 def make_plan(seed: int) -> Plan:
@@ -58,6 +64,8 @@ def make_plan(seed: int) -> Plan:
         app_id=APP_ID,
         partitions=random.randint(1, 4),
         exports=exports,
+        # A broker without transactions is for trying things out: there workers are stopped, and not killed.
+        fencing="off" if random.random() < 0.06 else "on",
         limits=LimitSettings(
             batch_messages_max=random.choice([3, 10, 40, 500]),
             batch_bytes_max=random.choice([4_000, 64_000, 16_000_000]),
@@ -82,6 +90,7 @@ def make_plan(seed: int) -> Plan:
         weather=_weather(random),
         fault_count=random.choice([0, 2, 4, 6, 9]),
         loses_messages=random.random() < 0.08,
+        replays_all=random.random() < 0.15,
     )
 
 
@@ -103,6 +112,7 @@ def _weather(random: Random) -> Weather:
         late_marker_chance=random.choice([0.0, 0.1, 0.5]),
         late_marker_s=random.choice([0.5, 4.0]),
         refusal_chance=random.choice([0.0, 0.01, 0.05]),
+        poll_error_chance=random.choice([0.0, 0.0, 0.01, 0.1]),
     )
 
 

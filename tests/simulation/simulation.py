@@ -152,6 +152,8 @@ class Simulation:
         self._calm_down()
         await self._settle()
         self.audit.final()
+        if self.plan.replays_all:
+            await self._replay_all()
         await self._stop_all()
         self.audit.final()
 
@@ -206,6 +208,22 @@ class Simulation:
             quiet = 0 if behind or not any(machine.is_up for machine in self.machines) else quiet + 1
             check(self.loop.time() < deadline, f"still not read after {_SETTLING_S:.0f} s of calm: {behind}")
             await self._tick()
+
+    async def _replay_all(self) -> None:
+        """Read everything again: no record changes, and no sink is written."""
+        before = self._writes()
+        self.kill_all()
+        project, _fold, *exports = all_groups(self.plan.settings)
+        for name in (project, *exports):
+            offsets = self.broker.groups.group(name).offsets
+            self.broker.groups.reset(name, self.broker.beginnings(list(offsets)))
+        self.note("everything is read again")
+        await self._settle()
+        check(self._writes() == before, f"reading everything again wrote: {before} became {self._writes()}")
+
+    def _writes(self) -> list[int]:
+        ends = [len(entries) for entries in self.broker.visible(self.topics.records).values()]
+        return [*ends, *(destination.store.changes_total for destination in self.destinations.values())]
 
     async def _stop_all(self) -> None:
         self._holds_restarts = True

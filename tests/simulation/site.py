@@ -3,19 +3,18 @@
 import contextlib
 import logging
 import os
+import random
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import structlog
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-import worker.consumer
-import worker.roles.export
-import worker.roles.fold
-import worker.roles.project
 from tests.simulation.broker import VirtualBroker
 from tests.simulation.consumer import VirtualConsumer, VirtualReader
 from tests.simulation.destinations import DatabaseSink, Destination, FileSink
@@ -27,7 +26,14 @@ from worker.sink import Sink
 KEY_VARIABLE, KEY = "SIMULATION_EXPORT_KEY", "a-key-of-the-simulation-with-more-than-32-bytes"
 SCHEME = "virtual"
 
-_ROLES = (worker.roles.project, worker.roles.fold, worker.roles.export)
+_PORTS = (
+    "group_consumer",
+    "log_reader",
+    "plain_producer",
+    "idempotent_producer",
+    "transactional_producer",
+    "open_sink",
+)
 
 
 class Site:
@@ -70,18 +76,24 @@ class Site:
     @contextlib.contextmanager
     def wired(self) -> Iterator[None]:
         """Let the worker's modules use this site for as long as the context lasts."""
-        clients = ("group_consumer", "log_reader", "plain_producer", "idempotent_producer", "transactional_producer")
         with contextlib.ExitStack() as stack:
-            for module in _ROLES:
-                for name in (*clients, "open_sink"):
-                    if hasattr(module, name):
-                        stack.enter_context(patch.object(module, name, getattr(self, name)))
-            clock = SimpleNamespace(monotonic=self.broker.loop.time)
-            stack.enter_context(patch.object(worker.consumer, "time", clock))
-            stack.enter_context(patch.object(worker.consumer, "random", Random(self.broker.random.random())))
+            for module in _worker_modules():
+                for name, virtual in self._virtual_for(module).items():
+                    stack.enter_context(patch.object(module, name, virtual))
             stack.enter_context(patch.dict(os.environ, {KEY_VARIABLE: KEY}))
             stack.enter_context(self._logs_kept())
             yield
+
+    def _virtual_for(self, module: ModuleType) -> dict[str, Any]:
+        """Give what a module is to use instead of what it has: clocks, chance, Kafka's clients, sinks."""
+        clock = SimpleNamespace(monotonic=self.broker.loop.time)
+        chance = Random(self.broker.random.random())
+        virtual: dict[str, Any] = {name: getattr(self, name) for name in _PORTS if hasattr(module, name)}
+        if getattr(module, "time", None) is time:
+            virtual["time"] = clock
+        if getattr(module, "random", None) is random:
+            virtual["random"] = chance
+        return virtual
 
     @contextlib.contextmanager
     def _logs_kept(self) -> Iterator[None]:
@@ -104,3 +116,10 @@ class Site:
     def note(self, line: str) -> None:
         """Write down what happened, and when."""
         self.lines.append(f"{self.broker.loop.time():9.3f} {line}")
+
+
+def _worker_modules() -> list[ModuleType]:
+    """List the worker's modules that are loaded, without the one that makes the real clients."""
+    return [
+        module for name, module in sorted(sys.modules.items()) if name.startswith("worker.") and name != "worker.kafka"
+    ]
