@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench format lock clean
+.PHONY: setup demo test lint bench simulate format lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/complete  ## everything, tests included, from nothing but Python 3.11 or later
@@ -33,6 +33,9 @@ lint: setup  ## format, lint, types, layers
 
 bench: setup  ## messages per second and core, by format and topic, beside the floor; writes bench.json
 	$(BIN)/python -m tests.bench
+
+simulate: setup  ## worlds through storms of faults, one per seed (SEEDS=n), or one with all that happens (SEED=x)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
 
 format: setup  ## rewrite the code as `lint` wants it
 	$(BIN)/ruff format

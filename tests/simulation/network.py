@@ -56,6 +56,7 @@ class Network:
     def __init__(self, loop: SimulatedLoop, random: Random) -> None:
         self.weather = CALM
         self.traps: list[Trap] = []
+        # Called with the name of every request that takes effect.
         self.trace: Callable[[str], None] | None = None
         self.loop = loop
         self.random = random
@@ -130,7 +131,7 @@ class Network:
             result = self.loop.create_future()
             result.set_exception(error)
         if self.trace is not None:
-            self.trace(f"{process.name} {operation} -> {result!r}"[:300])
+            self.trace(operation)
         if loss == "answer":
             if isinstance(result, asyncio.Future):
                 result.cancel()
