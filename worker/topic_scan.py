@@ -63,7 +63,10 @@ def broker_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except KafkaConnectionError as error:
-        raise BrokerFailed(f"no Kafka broker answers at {settings.bootstrap_servers}") from error
+        raise BrokerFailed(
+            f"no Kafka broker answers at {settings.bootstrap_servers}; start one, or correct bootstrap_servers "
+            "(environment: TRACE_PROJECTOR_BOOTSTRAP_SERVERS)"
+        ) from error
     except KafkaError as error:
         raise BrokerFailed(f"Kafka at {settings.bootstrap_servers} refused: {type(error).__name__}") from error
 

@@ -275,20 +275,25 @@ class DuckDBSink:
         tables = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'sink'").fetchall()
         if ("trace_meta",) not in tables:
             raise SinkRefused(f"{self._path} is a DuckDB file, but not one of an export; give the export another path")
-        meta = dict(connection.execute("SELECT name, value FROM trace_meta").fetchall())
-        if meta["policy_digest"] != self._policy_digest:
-            raise other_policy(self._path)
-        version = int(meta["schema_version"])
+        version = int(self._checked_meta(connection)["schema_version"])
         if version > SCHEMA_VERSION:
             raise SinkRefused(f"{self._path} has schema version {version}, from a newer release than this one")
         if version < SCHEMA_VERSION:
             _migrate(connection)
+
+    def _checked_meta(self, connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+        meta = dict(connection.execute("SELECT name, value FROM trace_meta").fetchall())
+        if meta["policy_digest"] != self._policy_digest:
+            raise other_policy(self._path)
+        return meta
 
     def _write(self, batch: Sequence[Upsert]) -> None:
         with self._mutex:
             if not self._path.exists():
                 raise SinkRefused(f"{self._path} is gone; start again, and everything is read into a new file")
             with _attached(self._path) as connection:
+                # Between two writes another file may have been put in this one's place.
+                self._checked_meta(connection)
                 connection.execute(_STAGE, _staged(batch))
                 connection.execute("BEGIN")
                 for kind in sorted({item.kind for item in batch if item.record is not None}):
