@@ -56,7 +56,7 @@ class AttemptUsage:
 
         ``start`` is what the conversations before this one add up to: money is added to it from left to right.
         """
-        for rank in sorted(self._touched):
+        for rank in sorted(self._touched, key=lambda rank: self._shares[rank].order):
             share = self._shares[rank]
             self._show(rank, share, share.catch_up(owns))
             self._name(rank, share.model_order, share.model)
@@ -149,7 +149,7 @@ class _Sums(NamedTuple):
 class _Share:
     """What one counter gives to one attempt; readings that come in order of sequence cost O(1) each."""
 
-    __slots__ = ("_item", "_last", "_order", "_owned_count", "_reports", "_seen", "_sums", "model", "model_order")
+    __slots__ = ("_item", "_last", "_owned_count", "_reports", "_seen", "_sums", "model", "model_order")
 
     def __init__(self, item: Item) -> None:
         self._item = item
@@ -161,9 +161,13 @@ class _Share:
         self._last: tuple[Any, ...] = (-1,)
         self._sums = _Sums(_Growth(), _Growth(), _Growth())
         self._owned_count = 0
-        self._order: Order | None = None
         self.model: str | None = None
         self.model_order: Order = self._item.order
+
+    @property
+    def order(self) -> Order:
+        """The counter's place in the sources."""
+        return self._item.order
 
     @property
     def is_turn(self) -> bool:
@@ -191,8 +195,7 @@ class _Share:
             return None
         usd, spent_in, spent_out = self._sums
         counts = [int(growth.total) if growth.is_known else None for growth in (spent_in, spent_out)]
-        assert self._order is not None
-        return Amount(self._order, usd.total, counts[0], counts[1])
+        return Amount(self._item.order, usd.total, counts[0], counts[1])
 
     def _read(self, report: Report, *, is_owned: bool) -> None:
         self._last = _reading_order(report)
@@ -201,10 +204,9 @@ class _Share:
         self._sums.usd.read(None if cost is None else cost["usd"], is_owned=is_owned)
         self._sums.input.read(tokens["input"], is_owned=is_owned)
         self._sums.output.read(tokens["output"], is_owned=is_owned)
-        place: Order = (self._item.order[0], *report.position, 0)
-        self._order = place if self._order is None else min(self._order, place)
         if is_owned:
             self._owned_count += 1
+            place = self._item.order if len(self._reports) == 1 else (self._item.order[0], *report.position, 0)
             if measurement["model"] and (self.model is None or place >= self.model_order):
                 self.model, self.model_order = measurement["model"], place
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from projections.aggregates.gates import RunGates
 from projections.ids import attempt_id, split_attempt_id
 from projections.text import MAX_SAFE_INTEGER, storable_text
 from projections.times import TimeKey, time_key
@@ -14,12 +15,13 @@ _TERMINAL = frozenset({"succeeded", "failed", "cancelled", "cancellation_unknown
 
 
 class Attempt:
-    """Everything that is known about one attempt."""
+    """Everything that is known about one attempt; of its ``executions`` the one in ``execution`` counts."""
 
     __slots__ = (
         "active",
         "attempt",
         "current",
+        "execution",
         "executions",
         "first_gate_at",
         "id",
@@ -42,17 +44,13 @@ class Attempt:
         self.active: dict[str, Any] | None = None
         self.current: dict[str, Any] | None = None
         self.executions: list[dict[str, Any]] = []
+        self.execution: dict[str, Any] | None = None
         self.usage: list[dict[str, Any]] = []
         self.result: dict[str, Any] | None = None
         self.is_last = False
         self.kind = "seed"
         self.first_gate_at: str | None = None
         self.policy_at: str | None = None
-
-    @property
-    def execution(self) -> dict[str, Any] | None:
-        """The execution that counts: of several for one request key, the greater (preparedAt, executionId)."""
-        return max(self.executions, key=execution_rank, default=None)
 
     @property
     def start(self) -> str | None:
@@ -72,7 +70,7 @@ def execution_rank(execution: dict[str, Any]) -> tuple[TimeKey, str]:
 
 
 def find_attempts(state: "RunState") -> list[Attempt]:
-    """Find the attempts of a run, in order of step, iteration and number, with what is known about each."""
+    """Find the attempts of a run, in order of step, iteration and number; their kinds are given afterwards."""
     found: dict[tuple[str, int, int], Attempt] = {}
 
     def attempt_of(step: str, iteration: int, attempt: int) -> Attempt:
@@ -97,10 +95,9 @@ def find_attempts(state: "RunState") -> list[Attempt]:
         attempt_of(*place, highest.setdefault(place, 0)).result = result
     for attempt in found.values():
         attempt.is_last = attempt.attempt == highest[(attempt.step, attempt.iteration)]
+        attempt.execution = max(attempt.executions, key=execution_rank, default=None)
     _give_usage(state, found)
-    attempts = [found[key] for key in sorted(found)]
-    _give_kinds(state, attempts)
-    return attempts
+    return [found[key] for key in sorted(found)]
 
 
 def _give_usage(state: "RunState", found: dict[tuple[str, int, int], Attempt]) -> None:
@@ -112,11 +109,9 @@ def _give_usage(state: "RunState", found: dict[tuple[str, int, int], Attempt]) -
             attempt.usage.append(usage)
 
 
-def _give_kinds(state: "RunState", attempts: list[Attempt]) -> None:
+def give_kinds(attempts: list[Attempt], gates: RunGates) -> None:
     """Decide each attempt's step kind: a result's operation, else what exists of it (decisions: step kind)."""
-    from projections.aggregates.gates import gate_times  # noqa: PLC0415  (gates need the attempts, attempts the gates)
-
-    human, policy = gate_times(state, attempts)
+    human, policy = gates.human_times(), gates.policy_times()
     by_place: dict[tuple[str, int], str] = {}
     for attempt in attempts:
         place = (attempt.step, attempt.iteration)

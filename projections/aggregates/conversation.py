@@ -331,7 +331,10 @@ class Conversation:
         if owner.run_id in self._erased_runs:
             return
         item.given.attempts.add(owner.attempt_id)
-        self._usage.setdefault(owner.attempt_id, AttemptUsage()).put(item)
+        usage = self._usage.get(owner.attempt_id)
+        if usage is None:
+            usage = self._usage[owner.attempt_id] = AttemptUsage()
+        usage.put(item)
         self._spenders.add(owner.attempt_id)
 
     def _take_back(self, item: Item) -> None:

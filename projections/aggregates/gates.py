@@ -24,8 +24,57 @@ _FIELDS = (
     "payloadSha256",
 )
 
+Gate = dict[str, Any]
+Place = tuple[str, int]
 
-def choose_rows(state: "RunState") -> list[dict[str, Any]]:
+
+class RunGates:
+    """The gates of a run, one body each: human gates with their step and iteration, and policy gates."""
+
+    def __init__(self, state: "RunState", attempts: list["Attempt"]) -> None:
+        self._run_id = state.run_id
+        steps = {attempt.step for attempt in attempts}
+        places = {(attempt.step, attempt.iteration) for attempt in attempts}
+        self._human = [(_place_of(row["id"], steps, places), row) for row in _choose_rows(state)]
+        self._policy = _choose_policy_gates(state)
+        closes = (sum(row["status"] != "pending" for row in rows) for rows in state.gates.values())
+        self.late_close_count = sum(count - 1 for count in closes if count > 1)
+        """Closes that came after another one and changed nothing."""
+
+    def human_times(self) -> dict[Place, str]:
+        """Give when the human gate of each step and iteration was opened."""
+        times: dict[Place, str] = {}
+        for place, row in self._human:
+            times[place] = min(row["at"], times.get(place, row["at"]), key=time_key)
+        return times
+
+    def policy_times(self) -> dict[str, str]:
+        """Give when the policy gate of each attempt id decided."""
+        times: dict[str, str] = {}
+        for gate in self._policy:
+            if "at" in gate:
+                times[gate["attemptId"]] = min(gate["at"], times.get(gate["attemptId"], gate["at"]), key=time_key)
+        return times
+
+    def records(self) -> list[dict[str, Any]]:
+        """Project the gates; a policy gate waits until something says when it decided."""
+        human = [self._record(row, attempt_id(self._run_id, *place, 0), "human") for place, row in self._human]
+        return human + [self._record(gate, gate["attemptId"], "policy") for gate in self._policy if "at" in gate]
+
+    def _record(self, gate: Gate, attempt: str, kind: str) -> dict[str, Any]:
+        return {
+            "schema": _SCHEMA,
+            "kind": "gate",
+            "id": storable_text(gate["id"]),
+            "runId": storable_text(self._run_id),
+            "attemptId": attempt,
+            "at": gate["at"],
+            "gateKind": kind,
+            **{name: gate[name] for name in _FIELDS if name in gate},
+        }
+
+
+def _choose_rows(state: "RunState") -> list[Gate]:
     """Choose one row per human gate: the earliest close, a tie by canonical JSON; pending only without any close."""
     chosen = []
     for _gate_id, rows in sorted(state.gates.items()):
@@ -37,78 +86,28 @@ def choose_rows(state: "RunState") -> list[dict[str, Any]]:
     return chosen
 
 
-def count_late_closes(state: "RunState") -> int:
-    """Count the closes that came after another one and changed nothing."""
-    closes = (sum(row["status"] != "pending" for row in rows) for rows in state.gates.values())
-    return sum(count - 1 for count in closes if count > 1)
-
-
-def _place(state: "RunState", gate_id: str, attempts: list["Attempt"]) -> tuple[str, int]:
+def _place_of(gate_id: str, steps: set[str], places: set[Place]) -> Place:
     """Give step and iteration of a human gate, which its id alone does not tell."""
-    known = {attempt.step for attempt in attempts}
-    found = split_gate_id(gate_id, known, {(attempt.step, attempt.iteration) for attempt in attempts})
-    assert found is not None, state.run_id
+    found = split_gate_id(gate_id, steps, places)
+    assert found is not None, "a human gate's id was checked when it was read"
     return found
 
 
-def gate_times(state: "RunState", attempts: list["Attempt"]) -> tuple[dict[tuple[str, int], str], dict[str, str]]:
-    """Give when the human gate of a (step, iteration) was opened, and when the policy gate of an attempt decided."""
-    human: dict[tuple[str, int], str] = {}
-    for row in choose_rows(state):
-        place = _place(state, row["id"], attempts)
-        human[place] = min(row["at"], human.get(place, row["at"]), key=time_key)
-    policy: dict[str, str] = {}
-    for gate in _policy_gates(state):
-        if "at" in gate:
-            held = policy.get(gate["attemptId"], gate["at"])
-            policy[gate["attemptId"]] = min(gate["at"], held, key=time_key)
-    return human, policy
-
-
-def _policy_gates(state: "RunState") -> list[dict[str, Any]]:
+def _choose_policy_gates(state: "RunState") -> list[Gate]:
     """Choose one body per policy gate: a StepResult's, then a complete record, then evidence (decisions)."""
-    offers: dict[str, list[tuple[int, bytes, dict[str, Any]]]] = {}
+    offers: dict[str, list[tuple[int, bytes, Gate]]] = {}
     for step in state.steps:
         for gate in step.get("gates", ()):
-            offers.setdefault(gate["id"], []).append(
-                (2, canonical_json(gate), {"completedAt": step["completedAt"], **gate})
-            )
-    evidence_at: dict[str, str] = {}
+            offer = (2, canonical_json(gate), {"completedAt": step["completedAt"], **gate})
+            offers.setdefault(gate["id"], []).append(offer)
     for rank, policies in ((1, state.policy_records), (0, state.policy_evidence)):
         for gate_id, rows in policies.items():
             offers.setdefault(gate_id, []).extend((rank, canonical_json(row), row) for row in rows)
-    for gate_id, evidence in state.policy_evidence.items():
-        times = [row["at"] for row in evidence if "at" in row]
-        if times:
-            evidence_at[gate_id] = min(times, key=time_key)
     chosen = []
     for gate_id, offered in sorted(offers.items()):
         gate = max(offered, key=lambda row: row[:2])[2]
-        at = gate.get("at") or evidence_at.get(gate_id) or gate.get("completedAt")
+        evidence_times = [row["at"] for row in state.policy_evidence.get(gate_id, ()) if "at" in row]
+        evidence_at = min(evidence_times, key=time_key, default=None)
+        at = gate.get("at") or evidence_at or gate.get("completedAt")
         chosen.append({**gate, "at": at} if at else gate)
     return chosen
-
-
-def project_gates(state: "RunState", attempts: list["Attempt"]) -> list[dict[str, Any]]:
-    """Project the gates of a run."""
-    records = []
-    for row in choose_rows(state):
-        step, iteration = _place(state, row["id"], attempts)
-        records.append(_record(row, state.run_id, attempt_id(state.run_id, step, iteration, 0), "human"))
-    records += [
-        _record(gate, state.run_id, gate["attemptId"], "policy") for gate in _policy_gates(state) if "at" in gate
-    ]
-    return records
-
-
-def _record(gate: dict[str, Any], run_id: str, attempt: str, kind: str) -> dict[str, Any]:
-    return {
-        "schema": _SCHEMA,
-        "kind": "gate",
-        "id": storable_text(gate["id"]),
-        "runId": storable_text(run_id),
-        "attemptId": attempt,
-        "at": gate["at"],
-        "gateKind": kind,
-        **{name: gate[name] for name in _FIELDS if name in gate},
-    }

@@ -2,9 +2,16 @@
 
 from typing import Any
 
-from projections.aggregates.attempts import Attempt, execution_rank, find_attempts, project_attempt, usage_starts
+from projections.aggregates.attempts import (
+    Attempt,
+    execution_rank,
+    find_attempts,
+    give_kinds,
+    project_attempt,
+    usage_starts,
+)
 from projections.aggregates.emitter import Emitter
-from projections.aggregates.gates import count_late_closes, project_gates
+from projections.aggregates.gates import RunGates
 from projections.facts import Fact, FactSet
 from projections.text import storable_text
 from projections.times import time_key
@@ -93,14 +100,16 @@ class Run:
             return self._emitter
         state = RunState(self._run_id, self._facts)
         attempts = find_attempts(state)
+        gates = RunGates(state, attempts)
+        give_kinds(attempts, gates)
         records = [record for attempt in attempts if (record := project_attempt(attempt)) is not None]
         # An attempt waits for a time that could be its start, and the run counts as held until then.
         self.is_held = len(records) < len(attempts)
-        records += project_gates(state, attempts)
+        records += gates.records()
         correlations = _correlations(attempts)
         if state.snapshot is not None:
             records.insert(0, _project_run(state.run_id, state.snapshot, correlations))
-        self.counters["late_gate_closes"] = count_late_closes(state)
+        self.counters["late_gate_closes"] = gates.late_close_count
         self.counters["dropped_correlations"] = max(len(correlations) - CORRELATIONS_MAX, 0)
         starts = {fact: start for attempt in attempts for fact, start in usage_starts(attempt).items()}
         self._emitter.replace(records, {**_artifact_facts(state, attempts), **starts})

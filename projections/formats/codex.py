@@ -379,7 +379,9 @@ class CodexAssembly(Items):
         changed = self._row_places[borders[0] : borders[1]]
         if not changed:
             return
-        self._copied_up_to = {position.source_id: position for position in self._row_places[:row_count]}
+        copied = changed if row_count == borders[1] else self._row_places[:row_count]
+        kept = self._copied_up_to if row_count == borders[1] else {}
+        self._copied_up_to = kept | {position.source_id: position for position in copied}
         first = 0 if borders[0] == 0 else bisect_right(self._placed, self._row_places[borders[0] - 1], key=_place_of)
         last = bisect_right(self._placed, changed[-1], key=_place_of)
         for position, item in self._placed[first:last]:

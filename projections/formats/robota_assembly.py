@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import Any, Final
 
 from projections.formats.assembly import Item, Items, Position, Report, add_report, span_of, storable_measurement
+from projections.formats.assembly import Order as ItemOrder
 from projections.formats.robota_session import nearest_index
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.times import time_key
@@ -205,18 +206,25 @@ class RobotaAssembly(Items):
         """Put an item, or let an earlier entry of the history take an item over; None when a yet earlier one has it."""
         held = self._entries.get(made.native_id)
         if held is None:
-            entry = _Entry(order, self.put(made, order[1].source_id))
+            entry = _Entry(order, self.put(made, order[1]))
+            made.order = self._item_order(order)
         elif order < held.order:
             entry = _Entry(order, held.item)
             self._leave(held)
             item = held.item
             item.at, item.fields, item.measurement = made.at, made.fields, made.measurement
-            item.reports, item.shown = made.reports, made.shown
+            item.reports, item.shown, item.order = made.reports, made.shown, self._item_order(order)
             self.touch(item)
         else:
             return None
         self._entries[made.native_id] = entry
         return entry
+
+    def _item_order(self, order: Order) -> ItemOrder:
+        """Give an item the place that its entry has in the history, whatever its source is called."""
+        ordinal, position = order
+        source_id, place, part = ("", ordinal, 0) if ordinal < _NO_ORDINAL else position
+        return self.first_rank, source_id, place, part, 0
 
     def _leave(self, held: _Entry) -> None:
         if held.trace is not None:
