@@ -149,6 +149,7 @@ def test_a_producer_that_was_replaced_writes_and_commits_nothing_more(site: Site
                 member.consumer.seek(zero, 0)
                 assert values_of(await poll(member.consumer, zero, count=1)) == [b"new"]
                 assert await read_all(site, one) == []
+                await until_ended(site, newer)
                 assert await member.consumer.committed(zero) == 1
 
     site.run(story)
