@@ -22,8 +22,9 @@ setup: .venv/complete  ## everything, tests included, from nothing but Python 3.
 demo: setup  ## the whole flow on this machine: a broker, four topics, a worker, traces; Ctrl-C stops it
 	@$(BIN)/trace-projector demo
 
-test: lint  ## everything that a change must pass
-	$(BIN)/pytest $(PYTEST_ARGS)
+test: lint  ## everything that a change must pass; what needs no broker first, on two cores
+	$(BIN)/pytest -n 2 -m "not integration" $(PYTEST_ARGS)
+	$(BIN)/pytest -m integration $(PYTEST_ARGS)
 
 lint: setup  ## format, lint, types, layers
 	$(BIN)/ruff format --check
