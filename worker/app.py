@@ -19,6 +19,9 @@ from mode import Service
 from mode.types import ServiceT
 
 from worker.consumer import BatchConsumer
+from worker.export_policy import policy_for
+from worker.generation_watch import GenerationWatch
+from worker.generations import bind_generation, check_generation
 from worker.kafka import has_transactions, quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError
 from worker.logs import configure_logs, error_fields
@@ -26,9 +29,11 @@ from worker.metrics import GaugeName, Metrics
 from worker.roles.export import ExportRole
 from worker.roles.fold import FoldRole
 from worker.roles.project import ProjectRole
-from worker.settings import Settings
+from worker.settings import ExportSettings, Settings
 from worker.sink import SinkRefused
+from worker.sink_place import Serving
 from worker.state import MemoryFoldStore
+from worker.topic_scan import BrokerFailed
 from worker.topics import StartError, prepare_topics
 from worker.web.health import Readiness, add_pages
 
@@ -49,7 +54,7 @@ def run_worker(settings: Settings) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(settings))
-    except (StartError, StopWorkerError, SinkRefused) as error:
+    except (BrokerFailed, StartError, StopWorkerError, SinkRefused) as error:
         sys.stderr.write(f"trace-projector: {error}\n")
         return _EXIT_FAILED
 
@@ -66,17 +71,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _run(settings: Settings) -> int:
     quiet_abandoned_futures(asyncio.get_running_loop())
     metrics = Metrics()
-    exports = [
-        ExportRole(settings, export, metrics)
-        for export in settings.exports
-        if not {"export", f"export:{export.name}"}.isdisjoint(settings.roles)
-    ]
-    await prepare_topics(settings, settings.roles)
-    roles: list[Role] = [*await _core_roles(settings, metrics), *exports]
-    if not roles:
+    # Before anything is asked of the broker: what is wrong with an export's key shows at once.
+    for export in _own_exports(settings):
+        policy_for(settings, export)
+    serving = Serving(await _bound_serving(settings))
+    core = await _core_roles(settings, metrics)
+    if not core and not _own_exports(settings):
         message = "nothing to do: the only role is export, and the settings have no exports"
         raise StartError(message)
-    pipeline = Pipeline([BatchConsumer(role, settings.limits, metrics) for role in roles], metrics)
+    pipeline = Pipeline(settings, core, metrics, serving)
     worker = _Worker(
         make_app(settings, pipeline),
         quiet=True,
@@ -86,8 +89,40 @@ async def _run(settings: Settings) -> int:
     )
     # Faust would write a cursor control to standard output.
     worker.spinner = None
-    _log.info("worker_started", app_id=settings.app_id, generation=settings.generation, roles=[r.name for r in roles])
+    _log.info(
+        "worker_started", app_id=settings.app_id, generation=settings.generation, roles=list(pipeline.readiness())
+    )
     return await _serve(worker, settings)
+
+
+async def _bound_serving(settings: Settings) -> int:
+    """Make topics ready and make sure that this program may work on its generation; gives the one that serves."""
+    await check_generation(settings)
+    await prepare_topics(settings, settings.roles)
+    generations = await bind_generation(settings, settings.roles)
+    assert generations.serving is not None, "the generation of this worker was started, so one serves"
+    if generations.serving != settings.generation:
+        _log.warning("generation_does_not_serve", generation=settings.generation, serving=generations.serving)
+    return generations.serving
+
+
+def _own_exports(settings: Settings) -> list[ExportSettings]:
+    """Give the exports that this worker's roles name."""
+    return [export for export in settings.exports if not {"export", f"export:{export.name}"}.isdisjoint(settings.roles)]
+
+
+def make_exports(settings: Settings, metrics: Metrics, serving: Serving) -> list[ExportRole]:
+    """Make the exports that run here; one whose sink cannot be filled out of sight waits until its generation serves.
+
+    Raises SettingsError when an export has no usable key or price table.
+    """
+    exports = [ExportRole(settings, export, metrics, serving) for export in _own_exports(settings)]
+    if serving.generation == settings.generation:
+        return exports
+    for export in exports:
+        if not export.can_stand_beside:
+            _log.warning("export_waits", role=export.name, problem="its readers would see two generations at once")
+    return [export for export in exports if export.can_stand_beside]
 
 
 async def _core_roles(settings: Settings, metrics: Metrics) -> Sequence[Role]:
@@ -144,16 +179,36 @@ async def _serve(worker: "_Worker", settings: Settings) -> int:
 class Pipeline(Service):
     """All roles of this worker; they start one after the other and drain side by side."""
 
-    def __init__(self, consumers: Sequence[BatchConsumer], metrics: Metrics, **options: Any) -> None:
+    def __init__(
+        self, settings: Settings, core: Sequence[Role], metrics: Metrics, serving: Serving, **options: Any
+    ) -> None:
         super().__init__(**options)
         self.metrics = metrics
-        self._consumers = consumers
+        self._settings = settings
+        self._serving = serving
+        self._exports = self._export_consumers()
+        self._core = [BatchConsumer(role, settings.limits, metrics) for role in core]
         metrics.watch("lag_messages", self._lags)
         for gauge, read in _ROLE_GAUGES.items():
             metrics.watch(gauge, functools.partial(self._per_role, read))
 
     def on_init_dependencies(self) -> Iterable[ServiceT]:
-        return self._consumers
+        return [*self._consumers, GenerationWatch(self._settings, self._serving, self._serving_changed)]
+
+    @property
+    def _consumers(self) -> list[BatchConsumer]:
+        return [*self._core, *self._exports]
+
+    def _export_consumers(self) -> list[BatchConsumer]:
+        roles = make_exports(self._settings, self.metrics, self._serving)
+        return [BatchConsumer(role, self._settings.limits, self.metrics) for role in roles]
+
+    async def _serving_changed(self) -> None:
+        """Let the exports go and take them up again, each where its generation now has its rows."""
+        await asyncio.gather(*(consumer.stop() for consumer in self._exports))
+        self._exports = self._export_consumers()
+        for consumer in self._exports:
+            await self.add_runtime_dependency(consumer)
 
     async def on_stop(self) -> None:
         await asyncio.gather(*(consumer.drain() for consumer in self._consumers))

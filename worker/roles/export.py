@@ -8,6 +8,7 @@ from projections.errors import ProjectionError
 from projections.facts import partition_of
 from worker.assignor import SingleWriterAssignor
 from worker.dead_letters import UNEXPECTED_ERROR, dead_letter, encode_dead_letter
+from worker.export_policy import policy_for
 from worker.exports import ExportPolicy, RecordMessage, make_upsert, record_message
 from worker.kafka import (
     BatchWriter,
@@ -21,9 +22,10 @@ from worker.kafka import (
 )
 from worker.lanes import Batch, Lane, RetryLater, StopWorkerError, committed_positions
 from worker.metrics import Metrics
-from worker.price_file import estimate_prices
 from worker.settings import ExportSettings, Settings
 from worker.sink import Sink, SinkBusy, SinkRefused, Upsert, open_sink
+from worker.sink_place import Serving, SinkPlace
+from worker.sink_switch import can_be_switched
 from worker.topics import export_group, own_topics
 
 _log = structlog.get_logger(__name__)
@@ -32,19 +34,25 @@ _log = structlog.get_logger(__name__)
 class ExportRole:
     """Reads the records log and keeps one sink up to date with it.
 
+    ``can_stand_beside`` says whether it can do so out of sight while another generation than its own serves.
     Raises SettingsError when the export has no usable key or price table, and SinkRefused for a sink URL that names
     none.
     """
 
-    def __init__(self, settings: Settings, export: ExportSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, export: ExportSettings, metrics: Metrics, serving: Serving | None = None
+    ) -> None:
         self.name = f"export:{export.name}"
         self.topics: tuple[str, ...] = (own_topics(settings).records,)
         self._settings = settings
         self._export = export
         self._metrics = metrics
-        prices = estimate_prices(settings, export)
-        self._policy = ExportPolicy.from_settings(export, origin=settings.app_id, prices=prices)
+        self._policy = policy_for(settings, export)
         self._sink = open_sink(export.sink, self._policy.digest)
+        self.can_stand_beside = can_be_switched(export.sink)
+        if self.can_stand_beside:
+            place = serving or Serving(settings.generation)
+            self._sink = SinkPlace(export.sink, self._policy.digest, settings.generation, place)
         for warning in self._policy.warnings:
             _log.warning("export_policy", export=export.name, problem=warning)
 
