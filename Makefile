@@ -3,8 +3,7 @@
 # The Python that makes .venv; name another one with: make setup PYTHON=/path/to/python
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
-# Two test processes, each with a broker of its own; the tests of one file stay together.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?=
 BIN := .venv/bin
 
 .PHONY: setup demo test lint bench simulate format lock clean
