@@ -75,7 +75,7 @@ async def _run(settings: Settings) -> int:
     for export in _own_exports(settings):
         policy_for(settings, export)
     serving = Serving(await _bound_serving(settings))
-    core = await _core_roles(settings, metrics)
+    core = await core_roles(settings, metrics)
     if not core and not _own_exports(settings):
         message = "nothing to do: the only role is export, and the settings have no exports"
         raise StartError(message)
@@ -125,7 +125,8 @@ def make_exports(settings: Settings, metrics: Metrics, serving: Serving) -> list
     return [export for export in exports if export.can_stand_beside]
 
 
-async def _core_roles(settings: Settings, metrics: Metrics) -> Sequence[Role]:
+async def core_roles(settings: Settings, metrics: Metrics) -> Sequence[Role]:
+    """Make the roles of the settings that are no exports; the broker decides whether the fold is fenced."""
     wanted = [role for role in ("project", "fold") if role in settings.roles]
     if not wanted:
         return ()

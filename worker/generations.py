@@ -4,7 +4,7 @@ A mismatch stops the worker before it reads anything, because what it would writ
 refusal names the way out.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from projections.version import PROJECTION_VERSION
@@ -172,3 +172,21 @@ async def accept_topics(settings: Settings) -> list[str]:
         if taken:
             await append_event(settings, started(settings.generation, now, event="accepted"))
     return taken
+
+
+def generation_rows(generations: Generations) -> list[Mapping[str, object]]:
+    """Describe the generations for a person: number, version, when it was started and from what, and what it does."""
+    rows: list[Mapping[str, object]] = []
+    for generation, binding in sorted(generations.bindings.items()):
+        is_serving = generation == generations.serving
+        state = "dropped" if generation in generations.dropped else "serves" if is_serving else "stands by"
+        rows.append(
+            {
+                "generation": generation,
+                "state": state,
+                "projectionVersion": binding.projection_version,
+                "startedAt": generations.started_ms[generation],
+                "origin": binding.origin,
+            }
+        )
+    return rows
