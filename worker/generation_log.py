@@ -56,13 +56,15 @@ class Binding(NamedTuple):
 class Generations:
     """What the history comes to.
 
-    A generation serves once it was promoted; the first one ever started serves until another is.
+    A generation serves once it was promoted; the first one ever started serves until another is. ``replaced`` is the
+    one that served before it.
     """
 
     bindings: dict[int, Binding] = field(default_factory=dict)
     started_ms: dict[int, int] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
     serving: int | None = None
+    replaced: int | None = None
 
     @property
     def living(self) -> list[int]:
@@ -88,8 +90,8 @@ class Generations:
                 then, now = self.bindings[generation], _binding(event)
                 began = {**now.began, **then.began}
                 self.bindings[generation] = then._replace(topics={**then.topics, **now.topics}, began=began)
-            case "promoted":
-                self.serving = generation
+            case "promoted" if generation != self.serving:
+                self.replaced, self.serving = self.serving, generation
             case "dropped":
                 self.dropped.add(generation)
 

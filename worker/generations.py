@@ -174,6 +174,12 @@ async def accept_topics(settings: Settings) -> list[str]:
     return taken
 
 
+async def list_generations(settings: Settings) -> Generations:
+    """Connect and read the history. Raises BrokerFailed."""
+    async with open_scan(settings) as scan:
+        return await read_history(scan, settings)
+
+
 def generation_rows(generations: Generations) -> list[Mapping[str, object]]:
     """Describe the generations for a person: number, version, when it was started and from what, and what it does."""
     rows: list[Mapping[str, object]] = []
