@@ -1,11 +1,13 @@
 """A machine that runs workers one after the other: whatever ends a worker, the next one is started a while later."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from mode import Service
+from mode.types import ServiceT
+
 from tests.simulation.loop import Process, SimulatedLoop
-from worker.app import Pipeline
 from worker.consumer import BatchConsumer
 from worker.lanes import Role, StopWorkerError
 from worker.metrics import Metrics
@@ -18,6 +20,20 @@ from worker.state import Held, MemoryFoldStore
 
 # What Faust has beside the drain for ending a worker.
 _STOP_SPARE_S = 5.0
+
+
+class Roles(Service):
+    """All roles of one worker, started and drained the way the worker's own pipeline does it."""
+
+    def __init__(self, consumers: Sequence[BatchConsumer], **options: Any) -> None:
+        super().__init__(**options)
+        self._consumers = consumers
+
+    def on_init_dependencies(self) -> Iterable[ServiceT]:
+        return self._consumers
+
+    async def on_stop(self) -> None:
+        await asyncio.gather(*(consumer.drain() for consumer in self._consumers))
 
 
 class Disk:
@@ -50,7 +66,6 @@ class Machine:
         self.disk = Disk()
         self.process: Process | None = None
         self.metrics: Metrics | None = None
-        self.pipeline: Pipeline | None = None
         # Why workers ended by themselves.
         self.ends: list[BaseException] = []
         self._loop = loop
@@ -58,7 +73,6 @@ class Machine:
         self._note = note
         self._starts = 0
         self._stopping = asyncio.Event()
-        self._ended: asyncio.Task[Any] | None = None
 
     @property
     def is_up(self) -> bool:
@@ -74,21 +88,23 @@ class Machine:
         self.disk.process = process
         self._stopping = asyncio.Event()
         self._note(f"{process.name} starts")
-        self._ended = self._loop.spawn(process, self._run(process))
+        self._loop.spawn(process, self._run(process)).add_done_callback(self._ran)
+
+    def _ran(self, run: asyncio.Task[None]) -> None:
+        if not run.cancelled() and (error := run.exception()) is not None:
+            self.ends.append(error)
 
     async def _run(self, process: Process) -> None:
         metrics = self.metrics = Metrics()
-        pipeline = self.pipeline = Pipeline(
-            [BatchConsumer(role, self._settings.limits, metrics) for role in self._roles(metrics)], metrics
-        )
-        await pipeline.start()
-        waits = [asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(pipeline._crashed.wait())]
+        roles = Roles([BatchConsumer(role, self._settings.limits, metrics) for role in self._roles(metrics)])
+        await roles.start()
+        waits = [asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(roles._crashed.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        stop = asyncio.ensure_future(pipeline.stop())
+        stop = asyncio.ensure_future(roles.stop())
         done, _ = await asyncio.wait([stop], timeout=self._settings.limits.shutdown_drain_s + _STOP_SPARE_S)
-        reason = pipeline.crash_reason
+        reason = roles.crash_reason
         if not done:
             reason = reason or TimeoutError("the worker did not stop in time")
         if reason is not None:

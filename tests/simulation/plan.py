@@ -110,7 +110,7 @@ def _weather(random: Random) -> Weather:
         loss_chance=random.choice([0.0, 0.01, 0.03]),
         loss_noticed_s=random.choice([0.5, 3.0]),
         late_marker_chance=random.choice([0.0, 0.1, 0.5]),
-        late_marker_s=random.choice([0.5, 4.0]),
+        late_marker_s=random.choice([0.5, 4.0, 30.0]),
         refusal_chance=random.choice([0.0, 0.01, 0.05]),
         poll_error_chance=random.choice([0.0, 0.0, 0.01, 0.1]),
     )

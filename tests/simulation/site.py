@@ -15,6 +15,8 @@ from unittest.mock import patch
 import structlog
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
+import worker.kafka
+import worker.sink
 from tests.simulation.broker import VirtualBroker
 from tests.simulation.consumer import VirtualConsumer, VirtualReader
 from tests.simulation.destinations import DatabaseSink, Destination, FileSink
@@ -34,6 +36,10 @@ _PORTS = (
     "transactional_producer",
     "open_sink",
 )
+
+
+# Like the session, a fifth of what they are, so that a storm of less than a minute has time for them.
+_TIMEOUTS_S = {"_DELIVERY_TIMEOUT_S": 18.0, "_START_TIMEOUT_S": 6.0}
 
 
 class Site:
@@ -80,6 +86,9 @@ class Site:
             for module in _worker_modules():
                 for name, virtual in self._virtual_for(module).items():
                     stack.enter_context(patch.object(module, name, virtual))
+            for name, seconds in _TIMEOUTS_S.items():
+                stack.enter_context(patch.object(worker.kafka, name, seconds))
+            stack.enter_context(patch.dict(worker.sink.SINKS, {SCHEME: "tests.simulation.destinations:DatabaseSink"}))
             stack.enter_context(patch.dict(os.environ, {KEY_VARIABLE: KEY}))
             stack.enter_context(self._logs_kept())
             yield
