@@ -34,7 +34,14 @@ from worker.lanes import (
     split,
 )
 from worker.logs import error_fields
-from worker.membership import RebalanceListener, ensure_still_ours, is_unreachable, out_of_range_text, reopen_delay_s
+from worker.membership import (
+    RebalanceListener,
+    ensure_still_ours,
+    is_unreachable,
+    must_be_ours,
+    out_of_range_text,
+    reopen_delay_s,
+)
 from worker.metrics import Metrics
 from worker.settings import LimitSettings
 
@@ -240,7 +247,7 @@ class BatchConsumer(Service):
             return
         self._role_log.warning("lane_lost", **error_fields(error))
         if slot in self._slots and self._consumer is not None:
-            self._start(slot, self._open(self._consumer, slot, delay_s))
+            self._start(slot, self._open(self._consumer, slot, delay_s, must_be_ours=must_be_ours(error)))
 
     # ------------------------------------------------------------------------------------ handle, flush, commit
 
@@ -334,10 +341,12 @@ class BatchConsumer(Service):
         self._wake.set()
         self._role_log.info("assigned", partitions=len(partitions))
 
-    async def _open(self, consumer: GroupConsumer, slot: Slot, delay_s: float | None = None) -> None:
+    async def _open(
+        self, consumer: GroupConsumer, slot: Slot, delay_s: float | None = None, *, must_be_ours: bool = False
+    ) -> None:
         """Open a lane and move its partitions to where it wants to read on; repeated until it works.
 
-        With a delay it is opened once more, and only while the group still counts this member.
+        With a delay it is opened once more; one that must be ours, only while the group still counts this member.
         """
         slot.is_open = False
         if delay_s is not None:
@@ -346,7 +355,7 @@ class BatchConsumer(Service):
         positions: Mapping[TopicPartition, int] | None = None
         while positions is None:
             try:
-                if delay_s is not None:
+                if must_be_ours:
                     await ensure_still_ours(consumer, slot.lane.partitions)
                 positions = await slot.lane.open(consumer)
             except (CommitFailedError, IllegalStateError) as error:

@@ -45,7 +45,7 @@ async def ensure_still_ours(consumer: GroupConsumer, partitions: Iterable[TopicP
     """Make sure that the group still counts this member, before a lane of these partitions is opened once more.
 
     Committing what is committed already changes nothing and is refused once the group has moved on. Without this, a
-    worker that came back from a long sleep could fence the rightful owner.
+    worker that came back from a long sleep could fence the rightful owner. Only for lanes that ``must_be_ours``.
     """
     await consumer.commit(await committed_positions(consumer, partitions))
 
@@ -61,6 +61,15 @@ def reopen_delay_s(error: BaseException) -> float | None:
             return 0.0
         case _:
             return None
+
+
+def must_be_ours(error: BaseException) -> bool:
+    """Say whether a lane that ended in this error may be opened again only while the group counts this member.
+
+    That takes a commit, and the last transaction may be decided without its offset showing yet: what is committed after
+    it, although older, would stand. Who was fenced has no such transaction; who was not must leave offsets alone.
+    """
+    return isinstance(error, PartitionLostError)
 
 
 def is_unreachable(error: Exception) -> bool:
