@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tests.worlds.codex import add_codex_family
+from tests.worlds.corners import add_corners
 
 PRIVATE_MARKER = "ZZPRIVATEZZ"
 SECRET_MARKER = "ZZSECRETZZ"
@@ -44,6 +45,7 @@ class World:
             self._add_run(f"run-{seed}-{number}")
         self._add_resumed_history()
         add_codex_family(self)
+        add_corners(self)
         if self.random.random() < 0.3:
             self._erase()
 
@@ -276,7 +278,7 @@ class World:
                 if agent is not None:
                     lines += self._response(now + 1, agent)
         source = f"claude-code:host%20a:{conversation['nativeId']}:{clock}"
-        self._ship(conversation, source, lines)
+        self.ship(conversation, source, lines)
 
     def _line(self, kind: str, now: float, message: Json, agent: str | None) -> Json:
         line: Json = {"type": kind, "uuid": self.next_id("u"), "message": message}
@@ -306,7 +308,7 @@ class World:
             lines.append(self._line("user", now + 0.5, {"content": [block]}, agent))
         return lines
 
-    def _ship(self, conversation: Json, source_id: str, lines: list[Json]) -> None:
+    def ship(self, conversation: Json, source_id: str, lines: list[Json]) -> None:
         offset = 0
         source = {**conversation, "sourceId": source_id, "format": "claude-code"}
         for line in lines:
@@ -376,7 +378,7 @@ class World:
         if self.chance(0.7):
             request = self.attempt_id(f"run-{self.seed}-0", "draft0", 0, 0)
             self.add_ledger(self.next_id("exec"), request, conversation, 49_000, "succeeded")
-        self._ship(
+        self.ship(
             conversation, f"claude-code:host%20a:{conversation['nativeId']}", copied + self._response(50_001, None)
         )
 

@@ -1,6 +1,7 @@
 """Decisions about who owns what a conversation said: bindings, equal starts, and conversations that nobody bound."""
 
 import hashlib
+import json
 from typing import Any
 
 from projections.ids import conversation_ref
@@ -133,6 +134,42 @@ def test_a_sum_that_no_record_can_hold_is_left_out() -> None:
     rows = [usage_observation(index, 15, delta(f"r{index}", most, 1)) for index in range(2)]
     assert records([*rows, bound(FIRST, 10)])[FIRST]["usage"] == {"costUsd": 0, "outputTokens": 2}
     assert records([*rows[:1], bound(FIRST, 10)])[FIRST]["usage"]["inputTokens"] == most
+
+
+def test_money_of_history_entries_is_added_in_history_order_whatever_they_are_called() -> None:
+    conversation = {"harness": "robota", "namespace": "host", "nativeId": "s"}
+    amounts = [0.1, 0.2, 0.3, 1e16, 1.0]
+    messages = [bound(FIRST, 1, conversation)]
+    for ordinal, (name, usd) in enumerate(zip("edcba", amounts, strict=True)):
+        usage = {
+            "kind": "estimated",
+            "scope": "turn",
+            "totalTokens": ordinal,
+            "costStatus": "estimated",
+            "costUsd": usd,
+        }
+        usage |= {"contextUsedTokens": 1, "contextMaxTokens": 2, "contextUsedPercentage": 50}
+        entry = {"id": name, "timestamp": at(ordinal), "category": "event", "type": "usage-summary", "data": usage}
+        source = {**conversation, "sourceId": f"robota:host:s#{name}", "format": "robota"}
+        value = {"source": source, "byteOffset": 0, "ordinal": ordinal, "line": json.dumps(entry)}
+        messages.append(message("transcripts", value))
+    found = records(messages)
+    assert found[FIRST]["usage"]["costUsd"] == (((0.1 + 0.2) + 0.3) + 1e16) + 1.0
+    assert len(kinds(found, "cost")) == 5
+
+
+def test_the_counts_of_a_usage_stand_in_the_order_of_its_record_whoever_knows_them_first() -> None:
+    other = {**CLAUDE, "nativeId": "c-2"}
+    rows = [
+        usage_observation(0, 15, delta("r", None, 2)),
+        usage_observation(0, 15, delta("q", 3, None), conversation=other),
+    ]
+    record = project([*rows, bound(FIRST, 10), bound(FIRST, 11, other)]).records[FIRST]
+    assert b'"usage":{"costUsd":0,"inputTokens":3,"outputTokens":2}' in record
+
+
+def test_a_model_call_says_nothing_about_an_error_where_its_format_does_not_know() -> None:
+    assert "isError" not in records([*said(15), bound(FIRST, 10)])["response:claude-code:host:c-1:m0"]
 
 
 # --------------------------------------------------------------------------------------------------- standalone

@@ -235,6 +235,9 @@ def test_a_captured_deletion_holds_in_other_partitions_after_its_tombstone() -> 
 def test_a_higher_version_does_not_wipe_out_the_deletion_that_other_partitions_need() -> None:
     gone, tombstone = deleted("workflow-runs", run(3), RUN), message("workflow-runs", None, RUN)
     assert placed((1, run_message(2)), (0, gone), (0, run_message(5)), (0, tombstone)) == {}
+    gone = deleted("ledger-changes", {"record": execution("e1", S, revision=3)}, "e1")
+    rows = [ledger("e1", S, revision=revision) for revision in (2, 5)]
+    assert placed((1, rows[0]), (0, gone), (0, rows[1]), (0, message("ledger-changes", None, "e1"))) == {}
 
 
 # --------------------------------------------------------------------------------------------------- erasures
