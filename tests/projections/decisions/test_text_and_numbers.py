@@ -276,14 +276,16 @@ def test_a_field_that_nobody_knows_is_in_no_fact() -> None:
             assert b"ZZUNKNOWNZZ" not in key + (value or b"")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(min_value=0, max_value=1_000_000))
 def test_a_value_that_is_not_what_it_should_be_is_refused_or_makes_records_that_every_store_takes(seed: int) -> None:
     random = Random(seed)
-    messages = spoil(World(random.randrange(100_000)).messages, random)
+    good = World(random.randrange(100_000)).messages
+    dead_count = len(clean_pass(good).dead)
+    messages = spoil(good, random)
     for unbound in ("hold", "standalone"):
         cluster = clean_pass(messages, unbound=unbound)
-        assert len(cluster.dead) <= 2
+        assert len(cluster.dead) <= dead_count + 1, "a bad value takes nothing else down"
         for data in cluster.records.values():
             record = orjson.loads(data)
             assert parse_trace_record(record) == record
