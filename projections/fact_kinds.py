@@ -14,6 +14,7 @@ _FROM_SOURCES: Final = frozenset(
         ("conversation", "line"),
         ("execution", "record"),
         ("execution", "tombstone"),
+        ("execution", "tombstone-event"),
         ("execution", "transition"),
         ("run", "active"),
         ("run", "deletion"),

@@ -172,7 +172,15 @@ class Conversation:
         return started_again
 
     def _apply_answers(self) -> None:
-        """Tell the assemblies who else holds what they hold; an answer that was withdrawn leaves only ourselves."""
+        """Tell the assemblies who else holds what they hold; an answer that was withdrawn leaves only ourselves.
+
+        What is shown must follow from the facts that are here, not from when they came: else a restored fold takes
+        for said what never was. So an answer is also given again when the conversation itself holds more.
+        """
+        for reader in self._readers.values():
+            again = {f"meeting:{meeting}" for meeting in reader.assembly.unanswered}
+            self._new_answers |= {key for key in again if self._facts.body(key) is not None}
+            reader.assembly.unanswered.clear()
         for key in sorted(self._new_answers):
             meeting = key.removeprefix("meeting:")
             claims = self._facts.body(key)

@@ -64,12 +64,16 @@ class Execution:
 
     def _fold_rows(self) -> ExecutionFold:
         tombstones = self._facts.tombstones("tombstone:")
+        of_events = self._facts.tombstones("tombstone-event:")
         # A record that was deleted at its revision takes the transitions that made it with it.
         deletions = self._facts.deletions("record")
 
         def hidden_before(fact: Fact) -> int:
             assert fact.source is not None
-            return tombstones.get(str(fact.source[0]), -1)
+            row = {} if fact.body is None else fact.body.get("body", fact.body)
+            partition = fact.source[0]
+            of_event = of_events.get(f"{partition}:{row.get('eventId')}", -1)
+            return max(tombstones.get(str(partition), -1), of_event)
 
         records = self._facts.standing("record", hidden_before)
         standing = self._facts.standing("transition:", hidden_before, lambda _fact: deletions)

@@ -11,7 +11,7 @@ from projections.formats.assembly import Assembly
 from projections.formats.claude_code import ClaudeCodeAssembly
 from projections.formats.claude_code import read_line as read_claude_code_line
 from projections.formats.codex import CodexAssembly
-from projections.formats.codex import read_line as read_codex_line
+from projections.formats.codex_lines import read_line as read_codex_line
 from projections.formats.ct_agents import CtAgentsAssembly
 from projections.formats.ct_agents import read_line as read_ct_agents_line
 from projections.formats.harn import HarnAssembly

@@ -98,6 +98,7 @@ class Assembly(Protocol):
     touched: dict[int, Item]
     claims: dict[str, Any]
     new_claims: set[str]
+    unanswered: set[str]
 
     def add(self, position: Position, body: dict[str, Any]) -> None:
         """Take the next line fact in source order; amortised O(1)."""
@@ -119,6 +120,8 @@ class Items:
         self.touched: dict[int, Item] = {}
         self.claims: dict[str, Any] = {}
         self.new_claims: set[str] = set()
+        # Meetings whose last answer means something else, now that the conversation holds more.
+        self.unanswered: set[str] = set()
         self._last_time: dict[str, str] = {}
         self._untimed: dict[str, list[Item]] = {}
 
@@ -147,14 +150,17 @@ class Items:
             self.touch(item)
         return at
 
-    def put(self, item: Item, place: Position | str) -> Item:
-        """Add a new item at the end; a place is a position, or a source id for the next place in that source."""
+    def put(self, item: Item, place: Position | str, timed_by: str | None = None) -> Item:
+        """Add a new item at the end; a place is a position, or a source id for the next place in that source.
+
+        An item without a time waits for that of its source, or of the source that ``timed_by`` names.
+        """
         source_id, offset, part = (place, len(self.items), 0) if isinstance(place, str) else place
         item.rank = self.first_rank + len(self.items)
         item.order = (self.first_rank, source_id, offset, part, item.rank)
         self.items.append(item)
         if item.at is None:
-            self._untimed.setdefault(source_id, []).append(item)
+            self._untimed.setdefault(source_id if timed_by is None else timed_by, []).append(item)
         self.touch(item)
         return item
 

@@ -300,7 +300,8 @@ class ClaudeCodeAssembly(Items):
             fields = {"conversation": self._ref, "measurement": measurement, "span": response.call.fields["span"]}
             cost = Item("cost", f"cost:{response.call.native_id}", response.call.at, fields)
             response.hold(cost)
-            response.cost = self.put(cost, position)
+            # A cost has the time of its response, whose lines may stand in several sources.
+            response.cost = self.put(cost, position, timed_by=response.call.order[1])
         response.cost.fields["measurement"] = response.cost.measurement = measurement
         response.cost.cache_write_split = line.get("split")
         self.touch(response.cost)
@@ -338,10 +339,12 @@ class ClaudeCodeAssembly(Items):
         self._claimed.setdefault(response.claim, [])
         if response not in self._claimed[response.claim]:
             self._claimed[response.claim].append(response)
+            self.unanswered.add(response.claim)
         held = self.claims.get(response.claim)
         if held is None or (at is not None and (held[0] is None or instant(at) < instant(held[0]))):
             self.claims[response.claim] = [at]
             self.new_claims.add(response.claim)
+            self.unanswered.add(response.claim)
 
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Keep or give up a response that several conversations hold: the earliest line time wins, then the ref."""

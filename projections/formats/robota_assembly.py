@@ -238,6 +238,7 @@ class RobotaAssembly(Items):
         entry.claim = conversation_item_ref(self.identity._replace(native_id=scope), "item", native_id)
         entry.at = at
         self._claimed.setdefault(entry.claim, []).append(entry)
+        self.unanswered.add(entry.claim)
         self._say_claim(entry.claim)
 
     def _say_claim(self, claim: str) -> None:
@@ -247,6 +248,7 @@ class RobotaAssembly(Items):
         if self.claims.get(claim) != held:
             self.claims[claim] = held
             self.new_claims.add(claim)
+            self.unanswered.add(claim)
 
     def _trace_call(self, entry: _Entry, trace: str | None) -> None:
         """Give a call the turn whose prompt it was traced under."""

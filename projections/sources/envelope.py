@@ -1,6 +1,7 @@
 """From a Kafka message to an event: plain value, change-capture envelope, or tombstone."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from projections.decode import decode_json
@@ -15,13 +16,15 @@ class Event(NamedTuple):
     """One parsed message.
 
     ``value`` is the new row, or None when a row was deleted; then ``before`` is the deleted row when the source gives
-    it. ``key_id`` is the id in the message's key, read only for deletions. ``source`` is (partition, offset).
+    it. ``key_id`` is the id in the message's key and ``key_row`` the fields beside it, both read only for deletions.
+    ``source`` is (partition, offset).
     """
 
     value: Any
     before: Mapping[str, Any] | None
     key_id: str | None
     source: tuple[int, int]
+    key_row: Mapping[str, Any] = MappingProxyType({})
 
 
 def read_event(
@@ -36,7 +39,7 @@ def read_event(
         raise ProjectionError("not_an_object")
     row = None if parsed is None else _payload(parsed)
     if row is None:
-        return Event(None, None, _key_id(key, key_fields), source)
+        return Event(None, None, *_read_key(key, key_fields, source))
     if not _is_change(row):
         return Event(row, None, None, source)
     if row["op"] in _OTHER_OPERATIONS:
@@ -50,9 +53,9 @@ def read_event(
     if before is not None and not isinstance(before, Mapping):
         raise ProjectionError("not_an_object", "before")
     named = None if before is None else _id_field(before, key_fields)
-    if named is None and (key or before is None):
-        named = _key_id(key, key_fields)
-    return Event(None, before, named, source)
+    if before is not None and (named is not None or not key):
+        return Event(None, before, named, source, before)
+    return Event(None, before, *_read_key(key, key_fields, source))
 
 
 def _payload(parsed: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -74,17 +77,21 @@ def _is_change(row: Mapping[str, Any]) -> bool:
     )
 
 
-def _key_id(key: bytes | None, key_fields: tuple[str, ...]) -> str | None:
-    """Read the id in a message key: plain text, a JSON string, or the id field of a JSON object."""
+def _read_key(
+    key: bytes | None, key_fields: tuple[str, ...], source: tuple[int, int]
+) -> tuple[str | None, tuple[int, int], Mapping[str, Any]]:
+    """Read the id in a message key: plain text, a JSON string, or the id field of a JSON object, and that object."""
     if not key_fields:
-        return None
+        return None, source, {}
     if not key:
         raise ProjectionError("missing_key")
     text: Any
+    row: Mapping[str, Any] = {}
     if key.lstrip()[:1] in (b"{", b'"'):
         text = decode_json(key)
         if isinstance(text, Mapping):
-            text = _id_field(_payload(text) or {}, key_fields)
+            row = _payload(text) or {}
+            text = _id_field(row, key_fields)
     else:
         try:
             text = key.decode()
@@ -92,7 +99,7 @@ def _key_id(key: bytes | None, key_fields: tuple[str, ...]) -> str | None:
             raise ProjectionError("invalid_key") from None
     if not isinstance(text, str) or is_blank(text):
         raise ProjectionError("invalid_key")
-    return text
+    return text, source, row
 
 
 def _id_field(row: Mapping[str, Any], key_fields: tuple[str, ...]) -> str | None:

@@ -54,9 +54,10 @@ def _parts(row: Row) -> list[_Part]:
         else:
             record = whole
     parts: list[_Part] = []
+    event_id = row.text_or_none("eventId") if transition is None else Row(transition, "transition").raw("eventId")
     try:
         if record is not None:
-            parts.append(_record_part(require_execution_record(record)))
+            parts.append(_record_part(require_execution_record(record), event_id))
         if transition is not None:
             parts.append(_transition_part(require_ledger_transition(transition)))
     except ExecutionTransitionError as error:
@@ -64,12 +65,14 @@ def _parts(row: Row) -> list[_Part]:
     return parts
 
 
-def _record_part(record: dict[str, Any]) -> _Part:
+def _record_part(record: dict[str, Any], event_id: Any) -> _Part:
+    """Make a record's fact; it keeps the id of the event that it came with, by which a tombstone finds it."""
     checked_time(record["preparedAt"], "record.preparedAt")
     record = _with_prompt(record)
     execution_id = native_text(record["execution"]["executionId"], "record.execution.executionId")
     revision = whole_number(record["revision"], "record.revision")
-    return "record", (revision,), execution_id, _storable(sanitize_record(record))
+    body = sanitize_record(record) | ({"eventId": event_id} if isinstance(event_id, str) else {})
+    return "record", (revision,), execution_id, _storable(body)
 
 
 def _transition_part(transition: dict[str, Any]) -> _Part:
@@ -116,7 +119,10 @@ def _project_deletion(event: Event) -> list[Fact]:
     if event.key_id is None:
         raise ProjectionError("missing_key")
     partition, offset = event.source
-    return [Fact(f"execution:{event.key_id}", f"tombstone:{partition}", (offset,), body=True)]
+    event_id = Row(event.key_row).text_or_none("eventId")
+    # The ledger's events are rows of their own: the key of one names it beside its execution.
+    named = f"tombstone:{partition}" if event_id is None else f"tombstone-event:{partition}:{event_id}"
+    return [Fact(f"execution:{event.key_id}", named, (offset,), body=True)]
 
 
 def _is_whole(row: Row) -> bool:

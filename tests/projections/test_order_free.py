@@ -24,6 +24,17 @@ def test_any_order_duplication_batching_crash_and_partitioning_gives_the_same_by
 
 
 @settings(max_examples=60, deadline=None)
+@given(world=SEEDS, schedule=SEEDS, unbound=UNBOUND)
+def test_a_fold_restored_after_any_message_takes_for_said_what_the_lost_one_had_said(
+    world: int, schedule: int, unbound: str
+) -> None:
+    # `Cluster.crash` compares the two.
+    messages = World(world).messages
+    cluster = random_pass(messages, schedule, unbound=unbound, crash_chance=0.3)
+    assert cluster.records == clean_pass(messages, unbound=unbound).records
+
+
+@settings(max_examples=60, deadline=None)
 @given(world=SEEDS, unbound=UNBOUND)
 def test_every_record_passes_the_strict_parse_and_folding_all_facts_again_changes_nothing(
     world: int, unbound: str

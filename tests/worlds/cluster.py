@@ -38,6 +38,12 @@ def place(messages: list[SourceMessage], random: Random | None, partition_count:
     return placed
 
 
+def said(fold: Fold) -> dict[str, tuple[object, object]]:
+    """Give what each aggregate of a fold takes for said: its records and its derived facts, as digests."""
+    emitters = {name: fold._primed(name).emit() for name in fold._aggregates}
+    return {name: (emitter._records, emitter._facts) for name, emitter in emitters.items()}
+
+
 class Cluster:
     """Some partitions of the facts log, each with its fold, and the records they emitted."""
 
@@ -95,10 +101,12 @@ class Cluster:
         read = self.logs[partition][: self.read[partition]]
         newest = {key: index for index, (key, _value) in enumerate(read)}
         rows = [(index, key, value) for index, (key, value) in enumerate(read) if newest[key] == index]
+        lost = self.folds[partition]
         self.folds[partition] = self._fold()
         self.folds[partition].restore(
             (index, decode_fact(key, value)) for index, key, value in rows if value is not None
         )
+        assert said(self.folds[partition]) == said(lost), "a restored fold takes for said what the lost one had said"
 
     def drain(self) -> None:
         """Fold everything that is left."""
@@ -116,7 +124,9 @@ def clean_pass(messages: list[SourceMessage], *, unbound: str = "hold") -> Clust
     return cluster
 
 
-def random_pass(messages: list[SourceMessage], seed: int, *, unbound: str = "hold") -> Cluster:
+def random_pass(
+    messages: list[SourceMessage], seed: int, *, unbound: str = "hold", crash_chance: float = 0.02
+) -> Cluster:
     """Project everything by a random schedule: order, duplicates, batches, partitions and crashes."""
     random = Random(seed)
     cluster = Cluster(random.randrange(1, 5), unbound=unbound)
@@ -127,7 +137,7 @@ def random_pass(messages: list[SourceMessage], seed: int, *, unbound: str = "hol
         cluster.project(message)
         while random.random() < 0.3:
             cluster.fold(random.randrange(cluster.count), random.choice([1, 2, 5, 50]))
-        if random.random() < 0.02:
+        if random.random() < crash_chance:
             cluster.crash(random.randrange(cluster.count))
     cluster.drain()
     return cluster

@@ -47,7 +47,11 @@ def _reused_ids(world: "World") -> None:
     for file in range(world.random.randrange(1, 4)):
         lines = [_reused_line(world, number) for number in range(world.random.randrange(2, 7))]
         name = f"claude-code:host%20a:{conversation['nativeId']}"
-        world.ship(conversation, name if file == 0 else f"{name}:agent{file}", lines)
+        source_id = name if file == 0 else f"{name}:agent{file}"
+        world.ship(conversation, source_id, lines)
+        if world.chance(0.3):
+            # The file was written anew: other lines stand where these stood.
+            world.ship(conversation, source_id, [_reused_line(world, number) for number in range(2)])
     _bind(world, conversation)
 
 

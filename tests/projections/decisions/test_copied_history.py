@@ -106,6 +106,14 @@ def test_a_lone_fork_of_an_unknown_parent_keeps_everything() -> None:
     assert spent(records(FORK)) == {"f": 300}
 
 
+def test_the_first_meta_line_says_whose_fork_a_rollout_is_and_none_is_its_own() -> None:
+    copied_meta = codex_line("session_meta", {"id": "p", "forked_from_id": "grandparent"})
+    fork = rollout("f", copied_meta, *counted(100, 250, 300, seconds=40), fork_of="p")
+    assert spent(records([*PARENT, *fork])) == {"p": 250, "f": 50}
+    own = rollout("p", *counted(100, 250), fork_of="p")
+    assert spent(records([*own, *FORK])) == {"p": 250, "f": 50}
+
+
 def test_an_elder_fork_that_shares_more_than_the_parent_decides() -> None:
     elder = rollout("f1", *counted(100, 250, 300, 320, seconds=1), fork_of="p")
     younger = rollout("f2", *counted(100, 250, 300, 320, 400, seconds=9), fork_of="p")

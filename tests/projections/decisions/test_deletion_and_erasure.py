@@ -1,6 +1,7 @@
 """Decisions about what disappears: captured deletions, bare tombstones, erasures."""
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -189,6 +190,27 @@ def test_a_tombstone_reaches_the_steps_and_rows_that_were_published_before_it() 
     assert records([*moves, gone, *moves[2:]], in_order=True) == {}
 
 
+def test_a_tombstone_of_one_event_of_the_ledger_hides_that_event_and_not_its_execution() -> None:
+    moves = transitions("e1", S)
+    rows = transition_messages(moves)
+
+    def purge(number: int, form: str = "key") -> SourceMessage:
+        key = {"execution_id": "e1", "event_id": moves[number]["eventId"]}
+        value = None if form == "key" else {"op": "d", "before": {**key, "revision": None}, "after": None}
+        return message("ledger-changes", value, json.dumps(key))
+
+    for form in ("key", "before"):
+        assert records([*rows, purge(3, form)], in_order=True)[S]["phase"] == "running"
+        assert records([*rows, purge(0, form)], in_order=True) == {}
+        record = message(
+            "ledger-changes", {"record": execution("e1", S, revision=4, phase="succeeded"), "event_id": "x"}
+        )
+        assert records([*rows, record, purge(0, form), purge(1, form)], in_order=True)[S]["phase"] == "succeeded"
+    told = message("ledger-changes", {"record": execution("e1", S), "event_id": moves[2]["eventId"]})
+    assert records([told, purge(2)], in_order=True) == {}
+    assert records([told, purge(1)], in_order=True).keys() == {S}
+
+
 def test_a_gates_tombstone_hides_its_rows_of_every_status_and_no_other_gate() -> None:
     rows = [gate_message("r1/a"), gate_message("r1/a", "expired", resolvedAt=at(30)), gate_message("r1/b")]
     assert set(records([*rows, message("gate-decisions", None, "r1/a")], in_order=True)) == {"r1/b"}
@@ -213,6 +235,8 @@ def test_a_tombstone_speaks_for_its_own_partition() -> None:
     assert placed((0, run_message(1)), (1, gone)).keys() == {RUN}
     assert placed((0, run_message(1)), (0, gone), (1, run_message(2))).keys() == {RUN}
     assert placed((1, run_message(2)), (0, run_message(1)), (0, gone), (1, gone)) == {}
+    paused = run_message(2, status="paused")
+    assert b"paused" in placed((1, paused), (0, run_message(1)), (0, run_message(3)), (0, gone))[RUN]
 
 
 def test_a_greater_revision_before_a_tombstone_does_not_come_back_when_a_smaller_one_follows() -> None:
