@@ -16,6 +16,7 @@ _log = structlog.get_logger(__name__)
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _RECORD_TOMBSTONES_DAYS: Final = 30
+_FACTS_UNCOMPACTED_DAYS: Final = 7
 # A message of ours is made from one of the sources and can be a little larger than it.
 _MESSAGE_BYTES_SPARE: Final = 1024 * 1024
 _VISIBLE_TRIES: Final = 50
@@ -72,7 +73,14 @@ def topic_configs(settings: Settings) -> dict[str, dict[str, str]]:
     # Small and hot: compact early, because a restart reads all of it.
     compacted = every | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"}
     return {
-        own.facts: compacted | {"delete.retention.ms": str(_DAY_MS)},
+        own.facts: compacted
+        | {
+            "delete.retention.ms": str(_DAY_MS),
+            # A partition's facts up to its committed offset are its state. What is projected twice is there twice, and
+            # compaction keeps the later copy: that must not happen before the fold has got there, or a restored state
+            # lacks the fact and whatever was to be withdrawn with it stays. So a fold may be behind for this long.
+            "min.compaction.lag.ms": str(_FACTS_UNCOMPACTED_DAYS * _DAY_MS),
+        },
         # A sink that stood still for less than this still learns of every deletion.
         own.records: compacted | {"delete.retention.ms": str(_RECORD_TOMBSTONES_DAYS * _DAY_MS)},
         own.dead_letters: compacted,

@@ -71,6 +71,13 @@ class Audit:
             self.letters.add(key)
         self._due[place][entry.offset] = due
 
+    def lost(self, place: TopicPartition, offsets: range) -> None:
+        """Expect nothing of messages that nobody can read any more."""
+        for offset in offsets:
+            for topic, key in self._due[place].pop(offset):
+                if topic == self._simulation.topics.dead_letters:
+                    self.letters.discard(key)
+
     # --------------------------------------------------------------------------------------------- all the time
 
     def _appended(self, place: TopicPartition, rows: Sequence[Row]) -> None:

@@ -135,8 +135,8 @@ class VirtualBroker:
             newest |= compacted(entries)
         return newest
 
-    def compact(self, place: TopicPartition, may_drop_tombstone: Callable[[Entry], bool]) -> None:
-        """Let the log cleaner go over a partition, all but its newest part."""
+    def compact(self, place: TopicPartition, limit: int, may_drop_tombstone: Callable[[Entry], bool]) -> None:
+        """Let the log cleaner go over a partition, up to some offset before a limit."""
         log = self.logs[place]
-        if log.end > log.beginning:
-            log.compact(self.random.randrange(log.beginning, log.end), may_drop_tombstone)
+        if limit > log.beginning:
+            log.compact(self.random.randrange(log.beginning, limit), may_drop_tombstone)

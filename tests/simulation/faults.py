@@ -13,6 +13,7 @@ from tests.simulation.loop import Process
 from tests.simulation.machine import Machine
 from tests.simulation.network import Trap
 from tests.simulation.plan import STORM_S
+from worker.kafka import TopicPartition
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -160,15 +161,20 @@ def compact(simulation: "Simulation") -> None:
     which is what their 30 days are for.
     """
     for place in simulation.broker.places(simulation.topics.facts):
-        simulation.broker.compact(place, lambda _entry: True)
+        simulation.broker.compact(place, compactable_facts(simulation, place), lambda _entry: True)
     for place in simulation.broker.places(simulation.topics.records):
         read_by_all = simulation.read_by_all_exports(place)
 
         def may_drop(entry: Entry, limit: int = read_by_all) -> bool:
             return entry.offset < limit
 
-        simulation.broker.compact(place, may_drop)
+        simulation.broker.compact(place, simulation.broker.logs[place].end, may_drop)
     simulation.note("compaction")
+
+
+def compactable_facts(simulation: "Simulation", place: TopicPartition) -> int:
+    """Give the offset up to which facts are compacted: what the fold has read, which their compaction lag is for."""
+    return simulation.committed(simulation.fold_group, place) or 0
 
 
 def delete_what_was_read(simulation: "Simulation") -> None:
@@ -216,6 +222,11 @@ def linger(simulation: "Simulation") -> None:
     simulation.broker.network.traps.append(trap)
 
 
+def spoil(simulation: "Simulation") -> None:
+    """A fold fails in the middle of a batch, and its state is no longer what it should be."""
+    simulation.site.spoils = 1
+
+
 FAULTS: Final[Mapping[Fault, int]] = {
     kill: 3,
     kill_between_steps: 4,
@@ -235,6 +246,7 @@ FAULTS: Final[Mapping[Fault, int]] = {
     replay: 1,
     trap: 8,
     linger: 3,
+    spoil: 2,
 }
 """Every fault, and how often it is chosen beside the others."""
 

@@ -8,12 +8,14 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import projections.facts
+import worker.consumer
 import worker.kafka
 import worker.lanes
 import worker.roles.export
 import worker.roles.fold
 import worker.roles.project
 from projections.facts import Fact, FactSet, Joined
+from tests.simulation import faults
 from tests.simulation.simulation import Outcome, run_seed
 from worker.consumer import BatchConsumer
 from worker.kafka import GroupConsumer, TopicPartition
@@ -155,6 +157,20 @@ def works_on_after_revocation(stack: contextlib.ExitStack) -> None:
     stack.enter_context(patch.object(BatchConsumer, "_release", release))
 
 
+def commits_before_reopening(stack: contextlib.ExitStack) -> None:
+    """A lane whose producer broke commits the committed offsets once more before it is opened again."""
+    stack.enter_context(patch.object(worker.consumer, "must_be_ours", lambda _error: True))
+
+
+def compacts_facts_too_early(stack: contextlib.ExitStack) -> None:
+    """The facts topic is compacted without a lag, in a storm of replays."""
+    storm = {faults.replay: 6, faults.compact: 8, faults.kill_all: 4, faults.lose_disk: 3}
+    stack.enter_context(patch.object(faults, "FAULTS", storm))
+    stack.enter_context(
+        patch.object(faults, "compactable_facts", lambda simulation, place: simulation.broker.logs[place].end)
+    )
+
+
 MUTANTS: Final[Mapping[str, Mutant]] = {
     mutant.__name__.replace("_", "-"): mutant
     for mutant in (
@@ -169,6 +185,8 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         loses_dead_letters,
         sink_takes_what_comes_last,
         works_on_after_revocation,
+        commits_before_reopening,
+        compacts_facts_too_early,
     )
 }
 

@@ -20,7 +20,7 @@ from tests.simulation.plan import POISON, STORM_S, Plan, Published, make_plan
 from tests.simulation.site import Site
 from worker.kafka import TopicPartition
 from worker.lanes import StopWorkerError
-from worker.topics import export_group, own_topics, project_group
+from worker.topics import export_group, fold_group, own_topics, project_group
 
 _SETTLING_S = 300.0
 _LOOK_EVERY_S = 2.0
@@ -46,6 +46,7 @@ class Simulation:
         self.broker = VirtualBroker(self.loop, self.random)
         self.topics = own_topics(plan.settings)
         self.project_group = project_group(plan.settings)
+        self.fold_group = fold_group(plan.settings)
         self.destinations = {
             export.name: Destination(self.broker.network, plan.has_one_writer[export.name])
             for export in plan.settings.exports
@@ -268,7 +269,9 @@ class Simulation:
             end = self.broker.logs[place].end
             self.audit.expect(copied.source, place, Entry(end, None, copied.value, (), 0))
             self.broker.append(place, [(None, copied.value, [])])
-        self.broker.logs[place].delete_before(read + self.random.randint(1, 2))
+        beginning = read + self.random.randint(1, 2)
+        self.broker.logs[place].delete_before(beginning)
+        self.audit.lost(place, range(read, beginning))
         self.note(f"{place.topic}/{place.partition} lost what comes after {read}")
         for _ in range(15):
             await self._tick()

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 
 import worker.kafka
 import worker.sink
+from projections.facts import Fact
+from projections.fold import Fold, FoldResult
 from tests.simulation.broker import VirtualBroker
 from tests.simulation.consumer import VirtualConsumer, VirtualReader
 from tests.simulation.destinations import DatabaseSink, Destination, FileSink
@@ -49,6 +51,8 @@ class Site:
         self.broker = broker
         self.destinations = destinations
         self.lines: list[str] = []
+        # How many more times a fold fails half-way through a batch.
+        self.spoils = 0
 
     # ------------------------------------------------------------------------------------- what the modules ask for
 
@@ -90,8 +94,20 @@ class Site:
                 stack.enter_context(patch.object(worker.kafka, name, seconds))
             stack.enter_context(patch.dict(worker.sink.SINKS, {SCHEME: "tests.simulation.destinations:DatabaseSink"}))
             stack.enter_context(patch.dict(os.environ, {KEY_VARIABLE: KEY}))
+            stack.enter_context(patch.object(Fold, "apply", self._spoiling(Fold.apply)))
             stack.enter_context(self._logs_kept())
             yield
+
+    def _spoiling(self, apply: Callable[[Fold, Sequence[tuple[int, Fact]]], FoldResult]) -> Any:
+        def spoiling(fold: Fold, items: Sequence[tuple[int, Fact]]) -> FoldResult:
+            # A fold that has failed takes facts one by one, and leaves out the one at fault: here none is.
+            if self.spoils and len(items) > 1:
+                self.spoils -= 1
+                apply(fold, items[: len(items) // 2])
+                raise ArithmeticError
+            return apply(fold, items)
+
+        return spoiling
 
     def _virtual_for(self, module: ModuleType) -> dict[str, Any]:
         """Give what a module is to use instead of what it has: clocks, chance, Kafka's clients, sinks."""

@@ -20,6 +20,8 @@ SEEDS_MAX = {
     "loses-dead-letters": 10,
     "sink-takes-what-comes-last": 300,
     "works-on-after-revocation": 30,
+    "commits-before-reopening": 100,
+    "compacts-facts-too-early": 100,
 }
 
 

@@ -94,6 +94,8 @@ def test_logs_are_compacted_and_erasures_are_kept_for_good() -> None:
     facts, records, letters, erasures = (configs[topic] for topic in own_topics(SETTINGS))
     assert {one["cleanup.policy"] for one in (facts, records, letters)} == {"compact"}
     assert int(records["delete.retention.ms"]) == 30 * DAY_MS
+    # Later copies of facts must not replace earlier ones that a fold still needs to restore what it had.
+    assert int(facts["min.compaction.lag.ms"]) == 7 * DAY_MS
     assert (erasures["cleanup.policy"], erasures["retention.ms"], erasures["retention.bytes"]) == ("delete", "-1", "-1")
     assert all(int(one["max.message.bytes"]) > SETTINGS.limits.message_bytes_max for one in configs.values())
 
