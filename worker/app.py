@@ -32,6 +32,7 @@ from worker.roles.project import ProjectRole
 from worker.settings import ExportSettings, Settings
 from worker.sink import SinkRefused
 from worker.sink_place import Serving
+from worker.standstill import check_standstill
 from worker.state import MemoryFoldStore
 from worker.topic_scan import BrokerFailed
 from worker.topics import StartError, prepare_topics
@@ -75,6 +76,7 @@ async def _run(settings: Settings) -> int:
     for export in _own_exports(settings):
         policy_for(settings, export)
     serving = Serving(await _bound_serving(settings))
+    await check_standstill(settings, _own_exports(settings), serving.generation)
     core = await core_roles(settings, metrics)
     if not core and not _own_exports(settings):
         message = "nothing to do: the only role is export, and the settings have no exports"

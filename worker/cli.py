@@ -80,6 +80,7 @@ Examples:
         "drop": ("worker.cli_generations", "drop_command"),
         "erase": ("worker.cli_erase", "erase_command"),
         "explain": ("worker.cli_explain", "explain_command"),
+        "export": ("worker.cli_export", "export_group"),
         "generations": ("worker.cli_generations", "generations_group"),
         "harnesses": ("worker.cli_harnesses", "harnesses_command"),
         "ledger": ("worker.cli_ledger", "ledger_group"),

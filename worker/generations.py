@@ -174,6 +174,20 @@ async def accept_topics(settings: Settings) -> list[str]:
     return taken
 
 
+async def facts_logs(scan: TopicScan, settings: Settings) -> list[BoundTopic]:
+    """Give the facts logs of all living generations of this projection, for what is to reach every one of them.
+
+    Raises StartError when the settings' generation is none of them, or BrokerFailed.
+    """
+    generations = await read_history(scan, settings)
+    refuse_dropped(generations, settings.generation)
+    refuse_other_version(generations, settings.generation)
+    bindings = [generations.bindings[one] for one in generations.living]
+    if not bindings:
+        raise StartError("no generation was ever started: start a worker, which begins the first one")
+    return [bound.topics["facts"] for bound in bindings if bound.projection_version == PROJECTION_VERSION]
+
+
 async def list_generations(settings: Settings) -> Generations:
     """Connect and read the history. Raises BrokerFailed."""
     async with open_scan(settings) as scan:

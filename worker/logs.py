@@ -24,10 +24,10 @@ FIELDS = frozenset(
         # structlog's own
         "event", "level", "timestamp", "logger",
         # where something happened
-        "app_id", "generation", "role", "roles", "export", "source", "topic", "topics", "partition", "partitions",
-        "offset", "kind", "host", "port",
+        "app_id", "generation", "serving", "role", "roles", "export", "source", "topic", "topics", "partition",
+        "partitions", "offset", "kind", "host", "port",
         # what happened, in bounded words
-        "reason", "error", "raised_at", "fencing", "signal", "problem",
+        "reason", "error", "raised_at", "fencing", "signal", "problem", "way_out",
         # how much
         "count", "messages", "facts", "records", "bytes", "failures", "retry", "delay_s", "duration_s",
         "dropped_fields",

@@ -21,7 +21,7 @@ from worker.generations import OWN, binding_now, mismatches
 from worker.groups import GroupsClient, open_groups
 from worker.kafka import BatchWriter, Message
 from worker.metrics import Metrics
-from worker.progress import passages, wait_through
+from worker.progress import Stalled, passages, wait_through
 from worker.settings import Settings
 from worker.sink_place import Serving
 from worker.topic_scan import BrokerFailed, TopicScan, broker_errors, open_scan
@@ -140,6 +140,11 @@ async def _unless_crashed(waiting: asyncio.Future[None], consumers: Sequence[Bat
             for consumer in consumers:
                 if consumer.crash_reason is not None:
                     raise consumer.crash_reason
+                if consumer.stopped_partitions():
+                    raise Stalled(
+                        "a partition of a source stands still: too many of its messages become dead letters; see "
+                        "`dead-letters stats`, or raise the limits"
+                    )
         waiting.result()
     finally:
         waiting.cancel()

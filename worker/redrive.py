@@ -12,6 +12,8 @@ from projections.facts import partition_of
 from worker.dead_letter_box import Found, KeptLetter, LetterFilter, find_originals, read_letters
 from worker.dead_letters import DeadLetter, encode_dead_letter
 from worker.direct_writer import open_producer
+from worker.generation_log import BoundTopic
+from worker.generations import facts_logs
 from worker.kafka import BatchWriter, TopicPartition
 from worker.roles.project import Outcome, letter_of, project_outcome
 from worker.settings import Settings
@@ -42,10 +44,13 @@ class Redriven(NamedTuple):
 
 
 class Redrive:
-    """Redrives letters into the facts log of the settings' generation; without a writer it only says what would be."""
+    """Redrives letters into facts logs; without a writer it only says what would be."""
 
-    def __init__(self, settings: Settings, scan: TopicScan, writer: BatchWriter | None) -> None:
+    def __init__(
+        self, settings: Settings, scan: TopicScan, facts_logs: Sequence[BoundTopic], writer: BatchWriter | None
+    ) -> None:
         self._settings = settings
+        self._facts_logs = facts_logs
         self._scan = scan
         self._writer = writer
         self._topics = own_topics(settings)
@@ -87,8 +92,8 @@ class Redrive:
     def _collect(self, outcome: Outcome) -> None:
         if self._writer is not None:
             for aggregate, key, value in outcome.facts:
-                place = partition_of(aggregate, self._settings.partitions)
-                self._writer.append(self._topics.facts, place, key, value)
+                for log in self._facts_logs:
+                    self._writer.append(log.topic, partition_of(aggregate, log.partitions), key, value)
 
     async def _settle(self, pending: Sequence[tuple[Redriven, DeadLetter | None]]) -> list[Redriven]:
         """Make facts durable, then take back or renew the letters; in this order."""
@@ -112,10 +117,14 @@ def _changed_letters(
 
 
 async def redrive(settings: Settings, wanted: LetterFilter, limit: int, *, dry_run: bool) -> list[Redriven]:
-    """Connect and redrive at most so many of the letters that are meant. Raises BrokerFailed."""
+    """Connect and redrive at most so many of the letters that are meant, into all generations of this projection.
+
+    Raises StartError when the settings' generation is none of them, or BrokerFailed.
+    """
     async with open_scan(settings) as scan:
         letters = (await read_letters(scan, settings, wanted))[:limit]
+        logs = await facts_logs(scan, settings)
         if dry_run or not letters:
-            return [one async for one in Redrive(settings, scan, None).run(letters)]
+            return [one async for one in Redrive(settings, scan, logs, None).run(letters)]
         async with open_producer(settings) as producer:
-            return [one async for one in Redrive(settings, scan, BatchWriter(producer)).run(letters)]
+            return [one async for one in Redrive(settings, scan, logs, BatchWriter(producer)).run(letters)]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from projections.facts import partition_of
 from worker.dead_letters import encode_dead_letter
 from worker.direct_writer import open_producer
+from worker.generations import check_generation
 from worker.groups import GroupsClient, open_groups
 from worker.kafka import BatchWriter, Message, TopicPartition
 from worker.metrics import Tally
@@ -177,8 +178,10 @@ async def replay(
 ) -> Replayed:
     """Project again what the project group has committed of a selection; what is beyond is the workers' to do.
 
-    ``rate`` is a number of messages a second. Raises ReplayRefused or BrokerFailed.
+    ``rate`` is a number of messages a second. Raises ReplayRefused, StartError for a generation of another projection,
+    or BrokerFailed.
     """
+    await check_generation(settings)
     async with AsyncExitStack() as stack:
         scan = await stack.enter_async_context(open_scan(settings))
         groups = await stack.enter_async_context(open_groups(settings))

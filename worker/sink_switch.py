@@ -170,7 +170,10 @@ def _duckdb_policy(path: Path) -> str | None:
             raise SinkRefused(f"{path} is a DuckDB file, but not one of an export")
         row = connection.execute("SELECT value FROM sink.trace_meta WHERE name = 'policy_digest'").fetchone()
     except duckdb.Error as error:
-        if "Could not set lock" in str(error):
+        if not path.exists():
+            # Moved since it was looked for.
+            return None
+        if isinstance(error, duckdb.IOException) and "not a valid DuckDB database" not in str(error):
             raise SinkBusy(f"{path} is held by a writer", BUSY_DELAY_S) from None
         raise SinkRefused(f"{path} is no DuckDB file that can be read ({type(error).__name__})") from None
     finally:
@@ -180,12 +183,13 @@ def _duckdb_policy(path: Path) -> str | None:
 
 def _jsonl_policy(path: Path) -> str | None:
     state = _with(path, ".state")
-    if not state.exists():
+    try:
+        with state.open("rb") as file:
+            line = file.readline()
+    except FileNotFoundError:
         if path.exists() and path.stat().st_size:
-            raise SinkRefused(f"{path} holds something already, and no {state.name} is beside it")
+            raise SinkRefused(f"{path} holds something already, and no {state.name} is beside it") from None
         return None
-    with state.open("rb") as file:
-        line = file.readline()
     if not line.endswith(b"\n"):
         return None
     try:

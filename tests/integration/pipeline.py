@@ -55,10 +55,10 @@ class WorkerProcess:
         self._environ = environ | {"TRACE_PROJECTOR_WEB_PORT": str(self.port)}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *arguments: str) -> None:
+    def start(self, *arguments: str, program: Sequence[str] = PROGRAM) -> None:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*PROGRAM, "--config", str(self._config), "worker", *arguments],
+                [*program, "--config", str(self._config), "worker", *arguments],
                 cwd=self._config.parent,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
@@ -189,8 +189,8 @@ class Pipeline:
         ours = {name: value for name, value in os.environ.items() if not name.upper().startswith("TRACE_PROJECTOR_")}
         return ours | {"PYTHONPATH": str(REPOSITORY)}
 
-    def worker(self, name: str = "worker") -> WorkerProcess:
-        worker = WorkerProcess(self.config, name, self.environ())
+    def worker(self, name: str = "worker", **environ: str) -> WorkerProcess:
+        worker = WorkerProcess(self.config, name, self.environ() | environ)
         self._workers.append(worker)
         return worker
 

@@ -40,6 +40,7 @@ def test_a_flood_of_poison_stops_its_partition_and_nothing_else(pipeline: Pipeli
     told = worker.log_path.read_text()
     assert told.count('"partition_stopped"') == 1
     assert "20 dead letters in a row" in told
+    assert "dead-letters stats" in told
 
     # With the limit raised it goes on from where it stood, and in the end everything is as if it had never stopped.
     pipeline.config.write_text(pipeline.config.read_text().replace(IN_A_ROW, "dead_letters_in_row_max = 1000"))

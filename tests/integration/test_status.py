@@ -78,7 +78,7 @@ def test_status_tells_what_became_of_messages_and_what_is_still_to_do(pipeline: 
     assert {(one["inFlight"], one["unaccounted"], one["stopped"]) for one in sources} == {(0, 0, False)}
     code, out, _ = commands.run("status", "--worker", url)
     assert code == 0
-    assert "dead-lettered: invalid_json 1" in out
+    assert "invalid_json 1" in out.partition("dead-lettered: ")[2]
     assert worker.stop() == 0
     code, _, err = commands.run("status", "--worker", url)
     assert (code, f"no counts: {url} does not answer" in err) == (1, True)

@@ -11,6 +11,7 @@ from projections.facts import decode_fact
 from tests.worker.fakes.kafka import FakeMessage
 from worker.dead_letter_box import KeptLetter, LetterFilter, count_letters
 from worker.dead_letters import dead_letter, decode_dead_letter, encode_dead_letter
+from worker.generation_log import BoundTopic
 from worker.kafka import TopicPartition
 from worker.redrive import Redrive, Redriven
 from worker.settings import LimitSettings, Settings
@@ -62,7 +63,8 @@ def redrive(
     settings = Settings(limits=LimitSettings(**limits))
 
     async def collect() -> list[Redriven]:
-        machine = Redrive(settings, FakeScan(logs), writer)  # type: ignore[arg-type]
+        facts_logs = [BoundTopic(own_topics(settings).facts, None, 4), BoundTopic("facts of another", None, 2)]
+        machine = Redrive(settings, FakeScan(logs), facts_logs, writer)  # type: ignore[arg-type]
         return [result async for result in machine.run(letters)]
 
     return asyncio.run(collect())
@@ -75,7 +77,8 @@ def test_facts_are_durable_before_the_letter_is_taken_back_and_keep_the_place_of
     assert (result.verdict, result.facts, result.is_settled) == ("projected", 1, True)
     topics = own_topics(Settings())
     [facts, letters] = writer.flushed
-    assert [topic for topic, *_ in facts] == [topics.facts]
+    # Every generation of this projection gets them.
+    assert [topic for topic, *_ in facts] == [topics.facts, "facts of another"]
     assert decode_fact(facts[0][2], facts[0][3] or b"").source == (0, 7)
     assert letters == [(topics.dead_letters, 2, b"workflow-runs/0/7", None)]
 
