@@ -29,7 +29,8 @@ from worker.metrics import GaugeName, Metrics
 from worker.roles.export import ExportRole
 from worker.roles.fold import FoldRole
 from worker.roles.project import ProjectRole
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink import SinkRefused
 from worker.sink_place import Serving
 from worker.standstill import check_standstill

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from worker.settings import Settings, SettingsError, load_settings
+from worker.settings import Settings, load_settings
+from worker.settings_sections import SettingsError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

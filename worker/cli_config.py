@@ -10,7 +10,8 @@ import click
 from pydantic import BaseModel, SecretStr
 
 from worker.cli import Invocation
-from worker.settings import MASK, ExportSettings, Settings, mask_url
+from worker.settings import MASK, Settings, mask_url
+from worker.settings_sections import ExportSettings
 
 
 @click.command(

@@ -12,7 +12,8 @@ import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
 from worker.harnesses import HARNESSES
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.source_files import SourceFile, SourceFileError, find_source_files
 from worker.transcript_files import PassedOver
 

@@ -43,7 +43,7 @@ from worker.membership import (
     reopen_delay_s,
 )
 from worker.metrics import Metrics
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 
 _log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import structlog
 
 from worker.kafka import Message, TopicPartition
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 
 _log = structlog.get_logger(__name__)
 

@@ -23,7 +23,8 @@ from worker.exports import ExportPolicy, make_upserts
 from worker.file_mode import record_of
 from worker.kafka import plain_producer
 from worker.local_fold import Tally, fold_files
-from worker.settings import ExportSettings, KafkaSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings, KafkaSettings
 from worker.source_files import SourceFile, find_source_files, read_messages
 from worker.source_topics import create_source_topics
 

@@ -16,7 +16,8 @@ from worker.groups import open_groups
 from worker.kafka import Message, TopicPartition
 from worker.progress import passages, wait_through
 from worker.record_subject import subject_of
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.topic_scan import BrokerFailed, TopicScan, broker_errors, open_scan
 from worker.topics import check_erasures_are_kept, own_topics
 

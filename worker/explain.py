@@ -18,7 +18,7 @@ from projections.fold import Fold
 from projections.privacy import Policy, redact_id
 from worker.local_fold import GENERATION, LocalFold, Tally, Unbound, facts_of, project_source_message
 from worker.record_subject import Subject
-from worker.settings import ExportSettings, LimitSettings
+from worker.settings_sections import ExportSettings, LimitSettings
 from worker.sink import RecordKey
 from worker.source_files import SourceMessage
 

@@ -2,7 +2,8 @@
 
 from worker.exports import ExportPolicy
 from worker.price_file import estimate_prices
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink_place import sink_origin
 from worker.sink_switch import can_be_switched
 

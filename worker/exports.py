@@ -15,7 +15,8 @@ from projections.pricing import price_cost
 from projections.privacy import Policy, redact, redact_id
 from projections.records import RECORD_KINDS
 from worker.kafka import Message
-from worker.settings import KEY_BYTES_RECOMMENDED, ExportSettings
+from worker.settings import KEY_BYTES_RECOMMENDED
+from worker.settings_sections import ExportSettings
 from worker.sink import Pricing, Upsert
 
 KIND_HEADER: Final = "kind"

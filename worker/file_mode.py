@@ -15,7 +15,7 @@ from projections.fold import Change
 from projections.prices import PriceTable
 from worker.exports import ExportPolicy, RecordMessage, make_upserts
 from worker.local_fold import GENERATION, Tally, Unbound, fold_files
-from worker.settings import ExportSettings, LimitSettings
+from worker.settings_sections import ExportSettings, LimitSettings
 from worker.sink import Sink, SinkRefused, Upsert, open_sink, split_sink_url
 from worker.source_files import SourceFile
 

@@ -12,7 +12,7 @@ from projections.facts import Fact, decode_fact
 from projections.fold import Change, Fold
 from worker.kafka import Message
 from worker.roles.project import Outcome, project_outcome
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.sink import RecordKey
 from worker.source_files import SourceFile, SourceMessage, read_messages
 

@@ -8,7 +8,8 @@ from typing import Any
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.prices import PriceTable, PriceTableError, built_in_table, parse_price_table
-from worker.settings import ExportSettings, Settings, SettingsError
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings, SettingsError
 
 
 def load_prices(settings: Settings) -> PriceTable:

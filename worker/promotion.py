@@ -17,7 +17,8 @@ from worker.export_policy import policy_for
 from worker.generation_log import append_event, read_history
 from worker.groups import open_groups
 from worker.progress import passages, wait_through
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink import SinkBusy, SinkRefused
 from worker.sink_place import place_word
 from worker.sink_switch import beside, can_be_switched, discard, policy_of, switch

@@ -7,7 +7,7 @@ from worker.exports import make_upserts
 from worker.file_mode import file_policy, record_of
 from worker.local_fold import Tally, fold_files
 from worker.record_reader import Record, open_reader
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.sink import RecordKey
 from worker.source_files import SourceFile
 

@@ -16,7 +16,8 @@ from worker.generation_log import read_history
 from worker.generations import refuse_dropped
 from worker.groups import open_groups
 from worker.kafka import Message, TopicPartition
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink import Sink, SinkRefused, Upsert, open_sink
 from worker.sink_place import place_word
 from worker.sink_switch import beside, can_be_switched, discard, switch

@@ -10,7 +10,7 @@ from typing import IO, Final, NamedTuple
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Place, Transcript
 from worker.harnesses.discovery import Discovery, Found, NotWritten, Unavailable, discover
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.ship_sender import Delivery, Outgoing
 from worker.ship_state import Shipped, ShipState
 from worker.transcript_files import PassedOver, TranscriptFile, open_transcript

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from worker.groups import open_groups
 from worker.kafka import TopicPartition
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink import split_sink_url
 from worker.sink_place import place_word
 from worker.sink_switch import beside, can_be_switched

@@ -17,7 +17,7 @@ from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.ids import ConversationIdentity, conversation_ref
 from worker.raw_lines import RawLine, read_lines
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.transcript_files import TranscriptSource
 
 # Enough to tell two transcripts apart, or one from what it became when it was written anew from somewhere on.

@@ -24,7 +24,8 @@ from worker.record_digests import (
     run_digests,
 )
 from worker.record_reader import open_reader
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink import RecordKey
 from worker.sink_place import place_word
 from worker.sink_switch import beside, can_be_switched

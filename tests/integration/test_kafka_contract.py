@@ -24,7 +24,8 @@ from worker.kafka import (
     quiet_abandoned_futures,
     transactional_producer,
 )
-from worker.settings import KafkaSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import KafkaSettings
 
 pytestmark = pytest.mark.integration
 

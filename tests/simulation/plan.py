@@ -9,7 +9,8 @@ from tests.simulation.site import KEY_VARIABLE, SCHEME
 from tests.worlds.cluster import place
 from tests.worlds.world import SourceMessage, World
 from worker.kafka import TopicPartition
-from worker.settings import ExportSettings, KafkaSettings, LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings, KafkaSettings, LimitSettings
 
 APP_ID = "sim"
 # Faults happen within this time; messages are published within the first part of it.

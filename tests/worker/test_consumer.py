@@ -15,7 +15,7 @@ from worker.consumer import BatchConsumer
 from worker.kafka import BrokenProducerError, PartitionLostError, TopicPartition
 from worker.lanes import RetryLater, SpoiltLaneError, StopWorkerError
 from worker.metrics import Metrics
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 
 ZERO = TopicPartition("topic", 0)
 ONE = TopicPartition("topic", 1)

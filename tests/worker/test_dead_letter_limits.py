@@ -16,7 +16,8 @@ from worker.kafka import GroupConsumer, TopicPartition
 from worker.lanes import Lane
 from worker.metrics import MessageBook, Metrics
 from worker.roles.project import ProjectLane
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.topics import own_topics
 
 ZERO = TopicPartition("workflow-runs", 0)

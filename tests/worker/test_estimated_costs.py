@@ -21,7 +21,8 @@ from worker.exports import ExportPolicy, make_upsert, record_message
 from worker.file_mode import record_of
 from worker.price_file import estimate_prices, load_prices
 from worker.roles.fold import headers_of
-from worker.settings import ENV_PREFIX, ExportSettings, Settings, SettingsError, load_settings
+from worker.settings import ENV_PREFIX, Settings, load_settings
+from worker.settings_sections import ExportSettings, SettingsError
 from worker.sink import Pricing, SinkRefused, open_sink
 
 AT = "2026-10-01T09:00:00.000Z"

@@ -10,7 +10,8 @@ from projections.ids import conversation_item_ref
 from worker.explain import Evidence, Explanation, Part, World, collect, explain
 from worker.local_fold import Unbound
 from worker.record_subject import subject_of
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.source_files import find_source_files, read_messages
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "runs"

@@ -15,7 +15,7 @@ import pytest
 from projections.errors import ProjectionError
 from tests.worker.sinks.destinations import DESTINATIONS, DOC_RUN, REPOSITORY
 from worker.exports import ExportPolicy, RecordMessage, make_upsert, make_upserts, record_message
-from worker.settings import ExportSettings, SettingsError
+from worker.settings_sections import ExportSettings, SettingsError
 from worker.sink import Upsert, open_sink
 
 KEY = "doc-run-key-ZZKEYZZ-of-more-than-32-bytes"

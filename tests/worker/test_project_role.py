@@ -17,7 +17,8 @@ from worker.kafka import TopicPartition
 from worker.metrics import MessageBook, Metrics
 from worker.roles import project
 from worker.roles.project import ProjectLane
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.topics import own_topics
 
 SECRET = "ZZSECRETZZ"

@@ -14,7 +14,8 @@ from worker.dead_letters import dead_letter, decode_dead_letter, encode_dead_let
 from worker.generation_log import BoundTopic
 from worker.kafka import TopicPartition
 from worker.redrive import Redrive, Redriven
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.topic_scan import Original
 from worker.topics import own_topics
 

@@ -7,16 +7,8 @@ from pathlib import Path
 import pytest
 
 from worker.cli_config import describe_settings
-from worker.settings import (
-    ENV_PREFIX,
-    MASK,
-    ExportSettings,
-    Settings,
-    SettingsError,
-    load_settings,
-    mask_url,
-    variable_names,
-)
+from worker.settings import ENV_PREFIX, MASK, Settings, load_settings, mask_url, variable_names
+from worker.settings_sections import ExportSettings, SettingsError
 
 
 @pytest.fixture(autouse=True)

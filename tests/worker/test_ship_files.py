@@ -12,7 +12,8 @@ import pytest
 from tests.worlds.native_files import NAMESPACE, native_files
 from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.ship_files import ChunkLimits, Selection, ShipFiles
 from worker.ship_sender import Delivery
 from worker.ship_state import ShipState, Target

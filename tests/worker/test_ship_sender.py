@@ -11,7 +11,8 @@ from aiokafka.partitioner import DefaultPartitioner
 
 from tests.worker.fakes.kafka import FakeBatch, FakeBroker, FakeProducer
 from worker.kafka import TopicPartition
-from worker.settings import KafkaSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import KafkaSettings
 from worker.ship_sender import Delivery, Outgoing, ShipSender, UndeliveredError
 
 TOPIC = "transcripts"

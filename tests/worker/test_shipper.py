@@ -11,7 +11,8 @@ import pytest
 
 from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.ship_files import Selection, ShipTally
 from worker.ship_sender import Delivery, Outgoing, UndeliveredError
 from worker.ship_state import ShipState, Target

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from projections.sources import SOURCES
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.source_files import (
     SourceFile,
     SourceFileError,

@@ -9,7 +9,7 @@ from typing import IO, Any, Final, NamedTuple
 from projections.errors import ProjectionError
 from projections.text import is_blank
 from worker.raw_lines import read_lines
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.transcript_files import TranscriptFile, TranscriptSource
 from worker.transcript_lines import (
     BEGINNING,

@@ -22,7 +22,8 @@ from worker.kafka import (
 )
 from worker.lanes import Batch, Lane, RetryLater, StopWorkerError, committed_positions
 from worker.metrics import Metrics
-from worker.settings import ExportSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import ExportSettings
 from worker.sink import Sink, SinkBusy, SinkRefused, Upsert, open_sink
 from worker.sink_place import Serving, SinkPlace
 from worker.sink_switch import can_be_switched

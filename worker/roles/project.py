@@ -21,7 +21,8 @@ from worker.kafka import (
 )
 from worker.lanes import Batch, Lane, committed_positions
 from worker.metrics import MessageBook, Metrics, Tally
-from worker.settings import LimitSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.topics import own_topics, project_group
 
 EncodedFact = tuple[str, bytes, bytes]

@@ -28,7 +28,8 @@ from worker.kafka import (
     quiet_abandoned_futures,
     transactional_producer,
 )
-from worker.settings import KafkaSettings, Settings
+from worker.settings import Settings
+from worker.settings_sections import KafkaSettings
 
 PARTITIONS = 2
 TIMEOUT_S = 90

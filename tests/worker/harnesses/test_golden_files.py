@@ -11,7 +11,7 @@ from tests.worlds.transcripts import project_lines
 from worker.cli import run
 from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.ship_files import ChunkLimits, Selection, ShipFiles
 from worker.ship_state import ShipState
 

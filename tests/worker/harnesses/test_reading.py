@@ -14,7 +14,7 @@ from tests.worlds.transcripts import line_messages, project_lines, records_of
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Transcript
 from worker.harnesses.discovery import Found, chosen_places, discover, identify
-from worker.settings import LimitSettings
+from worker.settings_sections import LimitSettings
 from worker.transcript_files import TranscriptSource, open_transcript
 from worker.transcript_lines import BEGINNING, Checkpoint, TranscriptLine, is_continued
 

@@ -1,0 +1,163 @@
+"""The sections of the settings, and what a value in them may look like."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_EXPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SINK_URL = re.compile(r"[a-z][a-z0-9+.-]*:.*", re.DOTALL)
+_REPOSITORY = re.compile(r"[^/\s#@:]+/[^/\s#@:]+")
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; `problems` holds one sentence each, none of which repeats a secret."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+def matching(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    """Refuse what does not match a pattern as a whole, and say what it is not."""
+
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            message = f"is no {what}"
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def normalise_repository(name: str) -> str:
+    """Give `owner/name` as the projection writes it: lower case, no trailing `.git`; anything else is refused."""
+    folded = name.strip().lower().removesuffix(".git")
+    if not _REPOSITORY.fullmatch(folded):
+        message = "holds an entry that is not owner/name"
+        raise ValueError(message)
+    return folded
+
+
+TopicName = Annotated[str, matching(_TOPIC_NAME, "topic name (letters, digits, '.', '_', '-')")]
+Repository = Annotated[str, AfterValidator(normalise_repository)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TopicSettings(_Section):
+    """Names of the topics that are read; `erasures` is `<app_id>-erasures` unless it is given."""
+
+    workflow_runs: TopicName = "workflow-runs"
+    gate_decisions: TopicName = "gate-decisions"
+    ledger_changes: TopicName = "ledger-changes"
+    transcripts: TopicName = "transcripts"
+    erasures: TopicName | None = None
+
+    def by_source(self, app_id: str) -> dict[str, str]:
+        """Map each source's name (`workflow-runs`, …, `erasures`) to the topic it is read from."""
+        return {
+            "workflow-runs": self.workflow_runs,
+            "gate-decisions": self.gate_decisions,
+            "ledger-changes": self.ledger_changes,
+            "transcripts": self.transcripts,
+            "erasures": self.erasures or f"{app_id}-erasures",
+        }
+
+
+class KafkaSettings(_Section):
+    """How to reach the brokers beyond their addresses."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_file: Path | None = None
+    ssl_cert_file: Path | None = None
+    ssl_key_file: Path | None = None
+    session_timeout_s: Seconds = 30.0
+    heartbeat_interval_s: Seconds = 3.0
+    request_timeout_s: Seconds = 40.0
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.security_protocol.startswith("SASL") and (self.sasl_username is None or self.sasl_password is None):
+            message = f"security_protocol {self.security_protocol} needs sasl_username and sasl_password"
+            raise ValueError(message)
+        if (self.ssl_cert_file is None) != (self.ssl_key_file is None):
+            message = "ssl_cert_file and ssl_key_file go together"
+            raise ValueError(message)
+        return self
+
+
+class LimitSettings(_Section):
+    """The bound on every loop, queue and message."""
+
+    message_bytes_max: Count = 8 * _MIB
+    transcript_line_bytes_max: Count = 4 * _MIB
+    # The parser itself stops at 127, so the setting can only be lower.
+    json_depth_max: Annotated[int, Field(ge=1, le=127)] = 127
+    facts_per_message_max: Count = 10_000
+    batch_messages_max: Count = 5_000
+    batch_bytes_max: Count = 16 * _MIB
+    batch_wait_s: Seconds = 0.25
+    in_flight_bytes_max: Count = 64 * _MIB
+    dead_letters_in_row_max: Count = 1_000
+    dead_letters_window_messages: Count = 10_000
+    dead_letters_window_percent_max: Annotated[float, Field(gt=0, le=100)] = 5.0
+    sink_retry_delay_max_s: Seconds = 30.0
+    shutdown_drain_s: Seconds = 10.0
+
+
+class ExportSettings(_Section):
+    """One export: where records go, and what is taken out of them on the way."""
+
+    name: Annotated[str, matching(_EXPORT_NAME, "export name (letters, digits, '.', '_', '-')")]
+    sink: Annotated[str, matching(_SINK_URL, "sink URL such as duckdb:traces.duckdb")]
+    redact: bool = True
+    public_repos: frozenset[Repository] = frozenset()
+    key_env: Annotated[str, Field(min_length=1)] | None = None
+    key_file: Path | None = None
+    estimate_costs: bool | None = None
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.key_env is not None and self.key_file is not None:
+            message = f"export {self.name} has both key_env and key_file; give one"
+            raise ValueError(message)
+        if self.redact and self.key_env is None and self.key_file is None:
+            message = f"export {self.name} redacts and so needs key_env or key_file (or redact = false)"
+            raise ValueError(message)
+        return self
+
+    def load_key(self, environ: Mapping[str, str] | None = None) -> bytes:
+        """Read the digest key of a redacting export; `SettingsError` when it is missing, unreadable or empty."""
+        where, key = self._read_key(os.environ if environ is None else environ)
+        if not key:
+            raise SettingsError([f"export {self.name}: the digest key in {where} is empty"])
+        return key
+
+    def _read_key(self, environ: Mapping[str, str]) -> tuple[str, bytes]:
+        if self.key_env is not None:
+            if self.key_env not in environ:
+                raise SettingsError([f"export {self.name}: environment variable {self.key_env} (key_env) is not set"])
+            return f"environment variable {self.key_env}", environ[self.key_env].encode("utf-8", "surrogateescape")
+        if self.key_file is None:
+            raise SettingsError([f"export {self.name} has no digest key: give key_env or key_file"])
+        try:
+            # Editors and `openssl rand -hex 32 > key` end a file with a newline that nobody means as part of the key.
+            return f"file {self.key_file.name}", self.key_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise SettingsError([f"export {self.name}: cannot read key_file {self.key_file.name}: {reason}"]) from error
