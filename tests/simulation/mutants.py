@@ -140,7 +140,10 @@ def loses_dead_letters(stack: contextlib.ExitStack) -> None:
 
 
 def sink_takes_what_comes_last(stack: contextlib.ExitStack) -> None:
-    """A sink does not compare versions."""
+    """A sink does not compare versions, in a storm of writes that arrive when their writer is long gone."""
+    storm = {faults.linger: 10, faults.kill: 4, faults.expel: 6}
+    stack.enter_context(patch.object(faults, "FAULTS", storm))
+    stack.enter_context(patch.object(faults, "LINGERING", ("sink write",)))
 
     def apply(self: MemoryStore, batch: Sequence[Upsert]) -> None:
         self.entries |= {item.key: (item.version, item.json) for item in batch}

@@ -18,7 +18,7 @@ SEEDS_MAX = {
     "keeps-state-that-is-ahead": 30,
     "skips-lost-messages": 60,
     "loses-dead-letters": 10,
-    "sink-takes-what-comes-last": 300,
+    "sink-takes-what-comes-last": 100,
     "works-on-after-revocation": 30,
     "commits-before-reopening": 100,
     "compacts-facts-too-early": 100,
