@@ -78,4 +78,5 @@ def test_the_price_table_of_the_readme_is_one() -> None:
 
 
 def test_the_readme_has_commands_and_queries_to_test() -> None:
-    assert (len(COMMANDS), len(QUERIES)) == (8, 6)
+    assert len(COMMANDS) >= 10
+    assert len(QUERIES) >= 6
