@@ -1,26 +1,39 @@
-"""What of a trace record may leave: a class for every leaf field, and ``redact`` which applies it.
+"""What of a trace record may leave: ``redact`` applies the class of every leaf field.
 
-Rules for editing: every leaf of every model in ``records_models`` stands in ``TRACE_FIELD_PRIVACY`` and nothing else
-does (a test walks both). What has no class never leaves: an unknown field, an object or list where a leaf is due, and
-a leaf where an object is due are dropped whole, names and lengths included (spec: titan 7; decisions, "Redaction").
+Rules for editing: what has no class never leaves: an unknown field, an object or list where a leaf is due, and a leaf
+where an object is due are dropped whole, names and lengths included (spec: titan 7; decisions, "Redaction").
 """
 
 import hashlib
 import hmac
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from projections.canonical import digest_of_json
 from projections.errors import ProjectionError
 from projections.ids import CORRELATION_KEY_PATTERN
+from projections.privacy_classes import (
+    CLASS_TABLE_DIGESTS,
+    PROFILE_CLASSES,
+    TRACE_FIELD_PRIVACY,
+    FieldClass,
+    Profile,
+)
 from projections.records import Record, Scope, scope_of
 from projections.text import js_text, well_formed
 
-FieldClass = Literal["export", "digest", "public", "local", "mcp-local", "actor"]
-"""``export`` leaves as it is; ``digest`` as a keyed digest; ``public`` as it is for a public repository and else as a
-digest; ``local`` never; ``mcp-local`` is the name of a tool, which stays here if an MCP server offers the tool;
-``actor`` leaves as it is unless it names an agent, which is digested."""
+__all__ = [
+    "DIGEST_PREFIX",
+    "LOCAL_MARK",
+    "TRACE_FIELD_PRIVACY",
+    "FieldClass",
+    "Policy",
+    "Profile",
+    "redact",
+    "redact_id",
+    "redact_trace_record",
+]
 
 LOCAL_MARK: Final = "[local]"
 """Stands for each value of a map whose keys may leave and whose values may not."""
@@ -32,148 +45,9 @@ DIGEST_PREFIX: Final = "hmac-sha256:"
 _KEY_ID_LABEL: Final = b"trace-projector\x00key id"
 _DIGEST_CACHE_ENTRIES: Final = 16_384
 
-_ENVELOPE: Final[dict[str, FieldClass]] = {
-    "schema": "export",
-    "kind": "export",
-    "runId": "export",
-    "at": "export",
-}
-_STEP_ENVELOPE: Final[dict[str, FieldClass]] = {**_ENVELOPE, "attemptId": "export"}
-_SPAN: Final[dict[str, FieldClass]] = {
-    "span.sourceId": "digest",
-    "span.byteOffset": "export",
-    "span.byteLength": "export",
-    "span.contentHash": "local",
-}
-
-TRACE_FIELD_PRIVACY: Final[dict[Scope, dict[str, FieldClass]]] = {
-    "run": {
-        **_ENVELOPE,
-        "id": "export",
-        "workflowName": "export",
-        "status": "export",
-        "completedAt": "export",
-        "error": "local",
-        "correlations.*": "local",
-        "paramsSha256": "export",
-    },
-    "attempt": {
-        **_ENVELOPE,
-        "id": "export",
-        "stepId": "export",
-        "iteration": "export",
-        "attempt": "export",
-        "stepKind": "export",
-        "executionId": "digest",
-        "phase": "export",
-        "outcome": "export",
-        "retryable": "export",
-        "error": "local",
-        "signal": "export",
-        "runnerRef": "digest",
-        "agentId": "digest",
-        "conversation": "digest",
-        "model": "export",
-        "completedAt": "export",
-        "usage.costUsd": "export",
-        "usage.inputTokens": "export",
-        "usage.outputTokens": "export",
-        "recovery.kind": "export",
-        "recovery.observedAt": "export",
-        "promptSha256": "export",
-        "outputSha256": "export",
-    },
-    "call": {
-        **_STEP_ENVELOPE,
-        **_SPAN,
-        "id": "digest",
-        "callKind": "export",
-        "name": "mcp-local",
-        "namespace": "digest",
-        "conversation": "digest",
-        "turn": "digest",
-        "isError": "export",
-    },
-    "gate": {
-        **_STEP_ENVELOPE,
-        "id": "export",
-        "gateKind": "export",
-        "status": "export",
-        "verdict": "export",
-        "decidedBy": "actor",
-        "policyRule.table": "export",
-        "policyRule.rowId": "export",
-        "policyRule.version": "export",
-        "resolvedAt": "export",
-        "expiresAt": "export",
-        "reason": "local",
-        "promptSha256": "export",
-        "payloadSha256": "export",
-    },
-    "artifact.commit": {
-        **_STEP_ENVELOPE,
-        **_SPAN,
-        "id": "public",
-        "artifactKind": "export",
-        "repo": "public",
-        "sha": "public",
-        "branch": "public",
-        "reverts": "public",
-    },
-    "artifact.pr": {
-        **_STEP_ENVELOPE,
-        **_SPAN,
-        "id": "public",
-        "artifactKind": "export",
-        "repo": "public",
-        "number": "public",
-        "state": "export",
-        "mergedAt": "export",
-        "closedAt": "export",
-        "reviewRounds": "export",
-        "checks": "export",
-    },
-    "artifact.file": {
-        **_STEP_ENVELOPE,
-        **_SPAN,
-        "id": "public",
-        "artifactKind": "export",
-        "repo": "public",
-        "path": "public",
-        "commit": "public",
-        "lines[].lineStart": "public",
-        "lines[].lineEnd": "public",
-    },
-    "cost": {
-        **_STEP_ENVELOPE,
-        **_SPAN,
-        "id": "digest",
-        "conversation": "digest",
-        "measurement.kind": "export",
-        "measurement.responseId": "digest",
-        "measurement.scope": "export",
-        "measurement.scopeId": "digest",
-        "measurement.epoch": "digest",
-        "measurement.sequence": "export",
-        "measurement.model": "export",
-        "measurement.tokens.input": "export",
-        "measurement.tokens.output": "export",
-        "measurement.tokens.cachedInput": "export",
-        "measurement.tokens.cacheWriteInput": "export",
-        "measurement.tokens.reasoningOutput": "export",
-        "measurement.tokens.total": "export",
-        "measurement.cost.usd": "export",
-        "measurement.cost.kind": "export",
-        "measurement.source": "export",
-    },
-}
-"""Class of every leaf field per scope; ``.*`` is any key of a map, ``[]`` any element of a list."""
-
-_CLASSES_DIGEST: Final = digest_of_json(TRACE_FIELD_PRIVACY)
-
 
 class Policy:
-    """How one export redacts: its digest key and the repositories whose artifacts it may name.
+    """How one export redacts: its digest key, the repositories whose artifacts it may name, and its profile.
 
     Takes the key as text (its UTF-8 counts) or bytes and repositories as records spell them. Only a keyed hash state
     is kept of the key, and nothing shows it. Equal values get equal digests within exports that share a key.
@@ -181,21 +55,27 @@ class Policy:
     Raises ``empty_key``.
     """
 
-    __slots__ = ("_digest", "fingerprint", "key_id", "public_repos")
+    __slots__ = ("_digest", "fingerprint", "key_id", "plans", "profile", "public_repos")
 
-    def __init__(self, key: str | bytes, public_repos: Collection[str] = ()) -> None:
+    def __init__(self, key: str | bytes, public_repos: Collection[str] = (), profile: Profile = "normal") -> None:
         keyed = hmac.new(_key_bytes(key), digestmod=hashlib.sha256)
         self._digest: Callable[[str], str] = lru_cache(maxsize=_DIGEST_CACHE_ENTRIES)(_digester(keyed))
         self.public_repos = frozenset(public_repos)
+        self.profile: Profile = profile
+        self.plans: Mapping[Scope, Plans] = _PLANS[profile]
         self.key_id = _hmac_hex(keyed, _KEY_ID_LABEL)[:16]
         """Names the key in manifests without telling it: a digest under a label of its own."""
         self.fingerprint = digest_of_json(
-            {"keyId": self.key_id, "publicRepos": sorted(self.public_repos), "classes": _CLASSES_DIGEST}
+            {
+                "keyId": self.key_id,
+                "publicRepos": sorted(self.public_repos),
+                "classes": CLASS_TABLE_DIGESTS[profile],
+            }
         )
         """Digest of everything that decides what this policy lets out; a sink stores it and compares."""
 
     def __repr__(self) -> str:
-        return f"Policy(key_id={self.key_id!r}, public_repos={len(self.public_repos)})"
+        return f"Policy(key_id={self.key_id!r}, public_repos={len(self.public_repos)}, profile={self.profile!r})"
 
     def digest(self, value: str | float | bool | None) -> str | None:  # noqa: FBT001 - a JSON scalar, not a switch
         """Keyed digest of a scalar's ECMAScript text, ``hmac-sha256:<hex>``; null stays null.
@@ -237,7 +117,7 @@ Plan: TypeAlias = Mapping[str, Step]
 _DROP: Final = object()
 
 
-class _Plans(NamedTuple):
+class Plans(NamedTuple):
     """What to do with a scope's records: when the ``public`` and ``mcp-local`` fields may leave, and when not."""
 
     open: Plan
@@ -252,7 +132,7 @@ def redact(record: Record, policy: Policy) -> Record:
     scope = scope_of(record)
     if scope is None:
         raise ProjectionError("unknown_kind")
-    plans = _PLANS[scope]
+    plans = policy.plans[scope]
     return _redact_object(record, plans.open if _is_open(scope, record, policy) else plans.closed, policy)
 
 
@@ -320,6 +200,21 @@ def _digest_agent(value: Any, policy: Policy) -> Any:
     return _keep(value, policy)
 
 
+def _digest_sha(value: Any, policy: Policy) -> Any:
+    digested = _digest(value, policy)
+    return digested.removeprefix(DIGEST_PREFIX) if isinstance(digested, str) else digested
+
+
+def _digest_actor(value: Any, policy: Policy) -> Any:
+    if not isinstance(value, str):
+        return _digest(value, policy)
+    kind, _, _who = value.partition(":")
+    if kind == "policy":
+        return value
+    # The digest is that of the whole text, as everywhere else, so that actors join.
+    return f"{kind}:{policy.digest(value)}" if kind in ("human", "agent") else policy.digest(value)
+
+
 def _mark_values(value: Any, _policy: Policy) -> Any:
     if not isinstance(value, dict):
         return _DROP
@@ -343,11 +238,18 @@ def _list_step(plan: Plan) -> Step:
     return step
 
 
+_OTHER_STEPS: Final[Mapping[FieldClass, Step]] = {
+    "actor": _digest_agent,
+    "sha-digest": _digest_sha,
+    "actor-digest": _digest_actor,
+}
+
+
 def _leaf_step(field_class: FieldClass, *, is_open: bool) -> Step | None:
     if field_class == "digest" or (field_class == "public" and not is_open):
         return _digest
-    if field_class == "actor":
-        return _digest_agent
+    if field_class in _OTHER_STEPS:
+        return _OTHER_STEPS[field_class]
     if field_class == "local" or (field_class == "mcp-local" and not is_open):
         return None
     return _keep
@@ -375,9 +277,11 @@ def _plan(classes: Mapping[str, FieldClass], *, is_open: bool) -> Plan:
     return plan
 
 
-_PLANS: Final[dict[Scope, _Plans]] = {
-    scope: _Plans(_plan(classes, is_open=True), _plan(classes, is_open=False))
-    for scope, classes in TRACE_FIELD_PRIVACY.items()
+_PLANS: Final[dict[Profile, dict[Scope, Plans]]] = {
+    profile: {
+        scope: Plans(_plan(classes, is_open=True), _plan(classes, is_open=False)) for scope, classes in table.items()
+    }
+    for profile, table in PROFILE_CLASSES.items()
 }
 _ID_CLASSES: Final[dict[str, FieldClass]] = {
     scope.partition(".")[0]: classes["id"] for scope, classes in TRACE_FIELD_PRIVACY.items()
