@@ -1,67 +1,15 @@
 """Attempts: one per step, iteration and attempt that a snapshot, an ActiveStep or an execution shows."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from projections.aggregates.gates import RunGates
-from projections.ids import attempt_id, split_attempt_id
+from projections.aggregates.run_state import Attempt, RunState
+from projections.ids import split_attempt_id
 from projections.text import MAX_SAFE_INTEGER, storable_text
 from projections.times import TimeKey, time_key
 
-if TYPE_CHECKING:
-    from projections.aggregates.run import RunState
-
 _SCHEMA = "titan.trace/v1"
 _TERMINAL = frozenset({"succeeded", "failed", "cancelled", "cancellation_unknown", "ended"})
-
-
-class Attempt:
-    """Everything that is known about one attempt; of its ``executions`` the one in ``execution`` counts."""
-
-    __slots__ = (
-        "active",
-        "attempt",
-        "current",
-        "execution",
-        "executions",
-        "first_gate_at",
-        "id",
-        "is_last",
-        "iteration",
-        "kind",
-        "policy_at",
-        "result",
-        "run_id",
-        "step",
-        "usage",
-    )
-
-    def __init__(self, run_id: str, step: str, iteration: int, attempt: int) -> None:
-        self.run_id = run_id
-        self.step = step
-        self.iteration = iteration
-        self.attempt = attempt
-        self.id = attempt_id(run_id, step, iteration, attempt)
-        self.active: dict[str, Any] | None = None
-        self.current: dict[str, Any] | None = None
-        self.executions: list[dict[str, Any]] = []
-        self.execution: dict[str, Any] | None = None
-        self.usage: list[dict[str, Any]] = []
-        self.result: dict[str, Any] | None = None
-        self.is_last = False
-        self.kind = "seed"
-        self.first_gate_at: str | None = None
-        self.policy_at: str | None = None
-
-    @property
-    def start(self) -> str | None:
-        """When the attempt started (decisions: start of an attempt); None holds it back."""
-        execution = self.execution
-        started = self.active["startedAt"] if self.active else None
-        completed = self.result["completedAt"] if self.result else None
-        if self.kind == "dispatch":
-            return (execution["preparedAt"] if execution else None) or started or completed
-        gate_at = self.first_gate_at if self.kind == "assisted" else self.policy_at
-        return started or gate_at or completed
 
 
 def execution_rank(execution: dict[str, Any]) -> tuple[TimeKey, str]:
@@ -69,7 +17,7 @@ def execution_rank(execution: dict[str, Any]) -> tuple[TimeKey, str]:
     return time_key(execution["preparedAt"]), execution["executionId"]
 
 
-def find_attempts(state: "RunState") -> list[Attempt]:
+def find_attempts(state: RunState) -> list[Attempt]:
     """Find the attempts of a run, in order of step, iteration and number; their kinds are given afterwards."""
     found: dict[tuple[str, int, int], Attempt] = {}
 
@@ -100,7 +48,7 @@ def find_attempts(state: "RunState") -> list[Attempt]:
     return [found[key] for key in sorted(found)]
 
 
-def _give_usage(state: "RunState", found: dict[tuple[str, int, int], Attempt]) -> None:
+def _give_usage(state: RunState, found: dict[tuple[str, int, int], Attempt]) -> None:
     for usage in state.usage:
         parts = split_attempt_id(usage["attemptId"])
         assert parts is not None

@@ -1,15 +1,12 @@
 """Gates of a run: human gates, of which the earliest close counts, and policy gates from three places."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from projections.aggregates.run_state import Attempt, RunState
 from projections.canonical import canonical_json
 from projections.ids import attempt_id, split_gate_id
 from projections.text import storable_text
 from projections.times import time_key
-
-if TYPE_CHECKING:
-    from projections.aggregates.attempts import Attempt
-    from projections.aggregates.run import RunState
 
 _SCHEMA = "titan.trace/v1"
 _FIELDS = (
@@ -31,7 +28,7 @@ Place = tuple[str, int]
 class RunGates:
     """The gates of a run, one body each: human gates with their step and iteration, and policy gates."""
 
-    def __init__(self, state: "RunState", attempts: list["Attempt"]) -> None:
+    def __init__(self, state: RunState, attempts: list[Attempt]) -> None:
         self._run_id = state.run_id
         steps = {attempt.step for attempt in attempts}
         places = {(attempt.step, attempt.iteration) for attempt in attempts}
@@ -74,7 +71,7 @@ class RunGates:
         }
 
 
-def _choose_rows(state: "RunState") -> list[Gate]:
+def _choose_rows(state: RunState) -> list[Gate]:
     """Choose one row per human gate: the earliest close, a tie by canonical JSON; pending only without any close."""
     chosen = []
     for _gate_id, rows in sorted(state.gates.items()):
@@ -93,7 +90,7 @@ def _place_of(gate_id: str, steps: set[str], places: set[Place]) -> Place:
     return found
 
 
-def _choose_policy_gates(state: "RunState") -> list[Gate]:
+def _choose_policy_gates(state: RunState) -> list[Gate]:
     """Choose one body per policy gate: a StepResult's, then a complete record, then evidence (decisions)."""
     offers: dict[str, list[tuple[int, bytes, Gate]]] = {}
     for step in state.steps:

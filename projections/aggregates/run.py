@@ -3,7 +3,6 @@
 from typing import Any
 
 from projections.aggregates.attempts import (
-    Attempt,
     execution_rank,
     find_attempts,
     give_kinds,
@@ -12,6 +11,7 @@ from projections.aggregates.attempts import (
 )
 from projections.aggregates.emitter import Emitter
 from projections.aggregates.gates import RunGates
+from projections.aggregates.run_state import Attempt, RunState
 from projections.facts import Fact, FactSet
 from projections.text import storable_text
 from projections.times import time_key
@@ -19,63 +19,6 @@ from projections.times import time_key
 CORRELATIONS_MAX = 32
 
 _SCHEMA = "titan.trace/v1"
-_PENDING = "gate:pending:"
-
-GateRows = dict[str, list[dict[str, Any]]]
-
-
-class RunState:
-    """What the facts of one run say, picked out of the fact set once per projection."""
-
-    def __init__(self, run_id: str, facts: FactSet) -> None:
-        self.run_id = run_id
-        tombstones = facts.tombstones("tombstone:")
-        deletions = facts.deletions("deletion")
-
-        def standing(prefix: str) -> list[Any]:
-            found = facts.standing(prefix, lambda fact: tombstones.get(_partition(fact), -1), lambda _fact: deletions)
-            return [fact.body for fact in found]
-
-        snapshots = standing("snapshot")
-        self.snapshot: dict[str, Any] | None = snapshots[0] if snapshots else None
-        self.steps: list[dict[str, Any]] = self.snapshot["steps"] if self.snapshot else []
-        self.actives: list[dict[str, Any]] = standing("active:")
-        self.executions = [body for _id, body in facts.with_prefix("execution:")]
-        self.usage = [body for _key, body in facts.with_prefix("usage:")]
-        self.gates, self.policy_records, self.policy_evidence = _gate_rows(facts)
-
-
-def _gate_rows(facts: FactSet) -> tuple[GateRows, GateRows, GateRows]:
-    """Give the rows of human gates, policy records and policy evidence that stand, by gate id."""
-    tombstones = facts.tombstones("tombstone-gate:")
-    closes: dict[str, list[Fact]] = {}
-    for fact in facts.deletions("gate:"):
-        if not fact.key.startswith(_PENDING):
-            closes.setdefault(_gate_id(fact), []).append(fact)
-
-    def rows(prefix: str) -> GateRows:
-        # A gate is pending before it is closed: when its closed row was deleted, the pending one is no news.
-        found = facts.standing(
-            prefix,
-            lambda fact: tombstones.get(f"{_partition(fact)}:{_gate_id(fact)}", -1),
-            lambda fact: closes.get(_gate_id(fact), ()) if fact.key.startswith(_PENDING) else (),
-        )
-        by_id: GateRows = {}
-        for fact in found:
-            by_id.setdefault(_gate_id(fact), []).append(fact.body)
-        return by_id
-
-    return rows("gate:"), rows("policy:record:"), rows("policy:evidence:")
-
-
-def _partition(fact: Fact) -> str:
-    assert fact.source is not None
-    return str(fact.source[0])
-
-
-def _gate_id(fact: Fact) -> str:
-    """Give the gate id at the end of a fact key ``gate:<status>:<digest>:<id>`` or ``policy:<label>:<digest>:<id>``."""
-    return fact.key.split(":", 3)[3]
 
 
 class Run:
