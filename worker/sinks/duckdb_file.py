@@ -22,8 +22,9 @@ from projections.text import storable_text
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, newest_by_id
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, Column, storable_copy
 from worker.sink_files import check_directory, other_policy, sync_directory
+from worker.sink_views import DUCKDB, view_queries
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 BUSY_DELAY_S: Final = 0.5
 
 # Nothing is downloaded or spilled beside the file, and a many-core machine does not start a thread per core per write.
@@ -60,81 +61,9 @@ _TABLES: Final = "\n".join(
     ]
 )
 
-# The rule of fold_usage, per conversation: deltas supersede snapshots, and in one epoch the conversation's snapshot
-# those of its turns. (Of one response, and of one counter in one epoch, there is one record: its id is made of these.)
-_VIEWS: Final = """
-CREATE OR REPLACE VIEW trace_spend AS
-SELECT id AS cost_id, run_id, attempt_id, conversation, spent_at,
-    CAST(make_timestamp(epoch_us(spent_at)) AS DATE) AS day,  -- UTC, whatever the reader's time zone
-    model, measurement_kind, input_tokens, output_tokens, cached_input_tokens, cache_write_input_tokens,
-    reasoning_output_tokens, total_tokens, cost_usd, cost_kind, price_basis, price_reason, price_table_version, source
-FROM (
-    SELECT *,
-        bool_or(measurement_kind = 'delta') OVER (PARTITION BY conversation) AS has_deltas,
-        bool_or(coalesce(scope = 'conversation', false)) OVER (PARTITION BY conversation, epoch) AS is_covered
-    FROM trace_cost
+_VIEWS: Final = "".join(
+    f"CREATE OR REPLACE VIEW {name} AS {query};" for name, query in view_queries(DUCKDB).items()
 )
-WHERE measurement_kind = 'delta' OR (NOT has_deltas AND (scope = 'conversation' OR NOT is_covered));
-
-CREATE OR REPLACE VIEW trace_attempts AS
-WITH calls AS (
-    SELECT attempt_id, count(*) AS calls, count(*) FILTER (call_kind = 'tool') AS tool_calls,
-        count(*) FILTER (call_kind = 'tool' AND is_error) AS tool_errors
-    FROM trace_call GROUP BY attempt_id
-), gates AS (
-    SELECT attempt_id, count(*) FILTER (status = 'pending') AS open_gates,
-        fsum(epoch(resolved_at) - epoch(opened_at) ORDER BY id) FILTER (gate_kind = 'human') AS gate_wait_s
-    FROM trace_gate GROUP BY attempt_id
-), spend AS (
-    -- The attempt's own cost is what its sources knew; this adds the estimates of an export that makes some.
-    SELECT attempt_id, fsum(cost_usd ORDER BY cost_id) AS known_cost_usd, count(*) - count(cost_usd) AS costs_unknown
-    FROM trace_spend GROUP BY attempt_id
-)
-SELECT run_id, id AS attempt_id, step_id, iteration, attempt, step_kind, phase, outcome, retryable, error, signal,
-    started_at, completed_at, epoch(completed_at) - epoch(started_at) AS duration_s, agent_id, runner_ref, execution_id,
-    conversation, model, coalesce(calls, 0) AS calls, coalesce(tool_calls, 0) AS tool_calls,
-    coalesce(tool_errors, 0) AS tool_errors, coalesce(open_gates, 0) AS open_gates, gate_wait_s,
-    input_tokens, output_tokens, cost_usd, known_cost_usd, coalesce(costs_unknown, 0) AS costs_unknown
-FROM trace_attempt
-LEFT JOIN calls ON calls.attempt_id = trace_attempt.id
-LEFT JOIN gates ON gates.attempt_id = trace_attempt.id
-LEFT JOIN spend ON spend.attempt_id = trace_attempt.id;
-
-CREATE OR REPLACE VIEW trace_runs AS
-WITH attempts AS (
-    SELECT run_id, count(*) AS attempts, count(*) FILTER (attempt > 0) AS retries,
-        count(*) FILTER (outcome = 'failed') AS failed_attempts
-    FROM trace_attempt GROUP BY run_id
-), gates AS (
-    SELECT run_id, count(*) FILTER (status = 'pending') AS open_gates FROM trace_gate GROUP BY run_id
-), calls AS (
-    SELECT run_id, count(*) AS calls, count(*) FILTER (call_kind = 'tool') AS tool_calls,
-        count(*) FILTER (call_kind = 'tool' AND is_error) AS tool_errors
-    FROM trace_call GROUP BY run_id
-), spend AS (
-    -- A sum is unknown as soon as one part of it is; the order makes the last digit of a sum the same everywhere.
-    SELECT run_id,
-        CASE WHEN count(input_tokens) = count(*) THEN sum(input_tokens) END AS input_tokens,
-        CASE WHEN count(output_tokens) = count(*) THEN sum(output_tokens) END AS output_tokens,
-        CASE WHEN count(cached_input_tokens) = count(*) THEN sum(cached_input_tokens) END AS cached_input_tokens,
-        CASE WHEN count(total_tokens) = count(*) THEN sum(total_tokens) END AS total_tokens,
-        CASE WHEN count(cost_usd) = count(*) THEN fsum(cost_usd ORDER BY cost_id) END AS cost_usd,
-        fsum(cost_usd ORDER BY cost_id) AS known_cost_usd,
-        count(*) - count(cost_usd) AS costs_unknown
-    FROM trace_spend GROUP BY run_id
-)
-SELECT id AS run_id, workflow_name, status, started_at, completed_at,
-    epoch(completed_at) - epoch(started_at) AS duration_s, error,
-    coalesce(attempts, 0) AS attempts, coalesce(retries, 0) AS retries, coalesce(failed_attempts, 0) AS failed_attempts,
-    coalesce(open_gates, 0) AS open_gates, coalesce(calls, 0) AS calls, coalesce(tool_calls, 0) AS tool_calls,
-    coalesce(tool_errors, 0) AS tool_errors, input_tokens, output_tokens, cached_input_tokens, total_tokens,
-    cost_usd, known_cost_usd, coalesce(costs_unknown, 0) AS costs_unknown
-FROM trace_run
-LEFT JOIN attempts ON attempts.run_id = trace_run.id
-LEFT JOIN gates ON gates.run_id = trace_run.id
-LEFT JOIN calls ON calls.run_id = trace_run.id
-LEFT JOIN spend ON spend.run_id = trace_run.id;
-"""
 
 _STAGE: Final = """
 CREATE OR REPLACE TEMP TABLE incoming AS
