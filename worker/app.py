@@ -26,6 +26,7 @@ from worker.kafka import has_transactions, quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError
 from worker.logs import configure_logs, error_fields
 from worker.metrics import GaugeName, Metrics
+from worker.reading import reading_rules
 from worker.roles.export import ExportRole
 from worker.roles.fold import FoldRole
 from worker.roles.project import ProjectRole
@@ -180,6 +181,10 @@ async def _serve(worker: "_Worker", settings: Settings) -> int:
 # ------------------------------------------------------------------------------------------------------------- services
 
 
+def _consumer(role: Role, settings: Settings, metrics: Metrics) -> BatchConsumer:
+    return BatchConsumer(role, settings.limits, metrics, reading_rules(settings, role.name))
+
+
 class Pipeline(Service):
     """All roles of this worker; they start one after the other and drain side by side."""
 
@@ -191,8 +196,9 @@ class Pipeline(Service):
         self._settings = settings
         self._serving = serving
         self._exports = self._export_consumers()
-        self._core = [BatchConsumer(role, settings.limits, metrics) for role in core]
+        self._core = [_consumer(role, settings, metrics) for role in core]
         metrics.watch("lag_messages", self._lags)
+        metrics.watch("corrupt_partitions", self._corrupt)
         for gauge, read in _ROLE_GAUGES.items():
             metrics.watch(gauge, functools.partial(self._per_role, read))
 
@@ -205,7 +211,7 @@ class Pipeline(Service):
 
     def _export_consumers(self) -> list[BatchConsumer]:
         roles = make_exports(self._settings, self.metrics, self._serving)
-        return [BatchConsumer(role, self._settings.limits, self.metrics) for role in roles]
+        return [_consumer(role, self._settings, self.metrics) for role in roles]
 
     async def _serving_changed(self) -> None:
         """Let the exports go and take them up again, each where its generation now has its rows."""
@@ -225,12 +231,18 @@ class Pipeline(Service):
                 *consumer.partition_counts(),
                 consumer.paused_partitions(),
                 consumer.stopped_partitions(),
+                consumer.standing_partitions(),
             )
             for consumer in self._consumers
         }
 
     def _per_role(self, read: Callable[[BatchConsumer], float]) -> list[tuple[tuple[str, ...], float]]:
         return [((consumer.role.name,), read(consumer)) for consumer in self._consumers]
+
+    def _corrupt(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        for consumer in self._consumers:
+            for topic, partition in consumer.corrupt_partitions():
+                yield (consumer.role.name, topic, str(partition)), 1.0
 
     def _lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
         for consumer in self._consumers:
@@ -240,6 +252,7 @@ class Pipeline(Service):
 
 _ROLE_GAUGES: Final[Mapping[GaugeName, Callable[[BatchConsumer], float]]] = {
     "oldest_in_flight_seconds": lambda consumer: consumer.oldest_in_flight_s(),
+    "commit_standstill_seconds": lambda consumer: consumer.standstill_s(),
     "assigned_partitions": lambda consumer: consumer.partition_counts()[0],
     "ready_partitions": lambda consumer: consumer.partition_counts()[1],
     "paused_partitions": lambda consumer: consumer.paused_partitions(),

@@ -13,18 +13,13 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from aiokafka.errors import (
-    CommitFailedError,
-    IllegalStateError,
-    KafkaError,
-    NoOffsetForPartitionError,
-    OffsetOutOfRangeError,
-)
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from mode import Service
 
-from worker.kafka import BrokenProducerError, GroupConsumer, Message, PartitionLostError, TopicPartition
+from worker.kafka import BrokenProducerError, GroupConsumer, PartitionLostError, TopicPartition
 from worker.lanes import (
     Batch,
+    MissingOffsetsError,
     RetryLater,
     Role,
     Slot,
@@ -39,11 +34,12 @@ from worker.membership import (
     ensure_still_ours,
     is_unreachable,
     must_be_ours,
-    out_of_range_text,
     reopen_delay_s,
 )
 from worker.metrics import Metrics
+from worker.reading import Polled, Reader, ReadingRules
 from worker.settings_sections import LimitSettings
+from worker.standing import CommitWatch
 
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +48,6 @@ _RETRY_FIRST_S = 0.1
 _POLL_BUSY_S = 0.02
 # Positions that moved without a message (compaction gaps, transaction markers) are committed at most this often.
 _IDLE_COMMIT_S = 1.0
-_POLL_FAILURES_MAX = 3
 # Memberships that ended in an error one after the other, before it is no use trying again. A broker that cannot be
 # reached does not count: it comes back.
 _SESSION_FAILURES_MAX = 8
@@ -65,7 +60,14 @@ _DRAIN_SHARE = 0.7
 class BatchConsumer(Service):
     """Runs one role: a member of its consumer group, whose lanes work side by side on one event loop."""
 
-    def __init__(self, role: Role, limits: LimitSettings, metrics: Metrics, **options: Any) -> None:
+    def __init__(
+        self,
+        role: Role,
+        limits: LimitSettings,
+        metrics: Metrics,
+        rules: ReadingRules = ReadingRules(),  # noqa: B008  (a named tuple cannot change)
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.role = role
         self._limits = limits
@@ -75,8 +77,8 @@ class BatchConsumer(Service):
         self._is_assigned = False
         self._wake = asyncio.Event()
         self._poll_task: asyncio.Future[None] | None = None
-        self._poll_failures = 0
-        self._has_polled = False
+        self._reader = Reader(role.name, limits, rules, metrics, lambda: self._slots)
+        self._watch = CommitWatch(role.name, limits.standstill_s)
         self._role_log = _log.bind(role=role.name)
 
     # ---------------------------------------------------------------------------------------- what pages ask for
@@ -101,6 +103,14 @@ class BatchConsumer(Service):
                     lags[partition] = max(0, (end or committed) - committed)
         return lags
 
+    def standstill_s(self) -> float:
+        """Tell for how long a partition that has messages to read has not moved its committed offset, at most."""
+        return self._watch.longest_s(time.monotonic())
+
+    def standing_partitions(self) -> int:
+        """Count partitions that have messages to read and whose committed offset has not moved for too long."""
+        return self._watch.standing_partitions()
+
     def oldest_in_flight_s(self) -> float:
         """Tell how long the oldest batch has been waiting to become durable; 0 when there is none."""
         since = [slot.busy_since for slot in self._slots if slot.busy_since is not None]
@@ -111,8 +121,12 @@ class BatchConsumer(Service):
         return sum(len(slot.lane.partitions) for slot in self._slots if slot.retry_count)
 
     def stopped_partitions(self) -> int:
-        """Count partitions that stand still because too many of their messages became dead letters."""
-        return sum(len(slot.lane.stopped_at) for slot in self._slots)
+        """Count partitions that stand still: too many of their messages became dead letters, or a batch is corrupt."""
+        return sum(len(slot.stopped_partitions) for slot in self._slots)
+
+    def corrupt_partitions(self) -> list[TopicPartition]:
+        """Give the partitions that stand still before a corrupt batch."""
+        return [partition for slot in self._slots for partition in slot.corrupt_at]
 
     # ------------------------------------------------------------------------------------------------ life cycle
 
@@ -134,13 +148,13 @@ class BatchConsumer(Service):
         """Be a member of the group, and become one again when aiokafka has got into a state that it does not leave."""
         failures = 0
         while not self.should_stop:
-            self._has_polled = False
+            self._reader.has_polled = False
             try:
                 await self._be_member()
             except StopWorkerError:
                 raise
             except Exception as error:
-                failures = 1 if self._has_polled else failures + (not is_unreachable(error))
+                failures = 1 if self._reader.has_polled else failures + (not is_unreachable(error))
                 self._role_log.warning("membership_failed", failures=failures, **error_fields(error))
                 if failures >= _SESSION_FAILURES_MAX:
                     raise
@@ -156,6 +170,7 @@ class BatchConsumer(Service):
         await consumer.start()
         while not self.should_stop:
             await self._poll(consumer)
+            self._watch.look(consumer, self._slots, time.monotonic())
 
     async def _leave(self, timeout_s: float) -> None:
         # From here on this consumer's rebalances are no longer ours to follow.
@@ -175,50 +190,26 @@ class BatchConsumer(Service):
             await _give_time(self._wake.wait(), self._limits.batch_wait_s)
             return
         wait_s = _POLL_BUSY_S if any(slot.is_working for slot in self._slots) else self._limits.batch_wait_s
-        partitions = [partition for slot in ready for partition in slot.running_partitions]
-        if not partitions:
-            # To poll for no partitions would mean to poll for all of them.
-            await self.sleep(wait_s)
-            return
-        polled = await self._get_many(consumer, partitions, wait_s)
+        polled = await self._reader.poll(consumer, wait_s, _POLL_BUSY_S, self.sleep)
         for slot in self._slots:
             if slot.is_ready:
                 await self._dispatch(consumer, slot, polled)
 
-    async def _get_many(
-        self, consumer: GroupConsumer, partitions: Sequence[TopicPartition], wait_s: float
-    ) -> dict[TopicPartition, list[Message]]:
-        try:
-            polled = await consumer.getmany(
-                *partitions, timeout_ms=int(wait_s * 1000), max_records=self._limits.batch_messages_max
-            )
-        except NoOffsetForPartitionError:
-            # The partition came back while it was polled for, and its lane has not chosen a position yet.
-            return {}
-        except OffsetOutOfRangeError as error:
-            raise StopWorkerError(out_of_range_text(error)) from None
-        except KafkaError as error:
-            self._poll_failures += 1
-            self._role_log.warning("poll_failed", failures=self._poll_failures, **error_fields(error))
-            if self._poll_failures >= _POLL_FAILURES_MAX:
-                raise
-            await self.sleep(min(_RETRY_FIRST_S * 2**self._poll_failures, self._limits.sink_retry_delay_max_s))
-            return {}
-        self._poll_failures, self._has_polled = 0, True
-        return polled
-
-    async def _dispatch(
-        self, consumer: GroupConsumer, slot: Slot, polled: Mapping[TopicPartition, list[Message]]
-    ) -> None:
+    async def _dispatch(self, consumer: GroupConsumer, slot: Slot, polled: Polled) -> None:
         """Start a lane on what was polled for it, or on offsets that moved without a message."""
         batches = [
             # The position counts gaps and transaction markers after the last message, which no message would carry.
-            Batch(partition, polled.get(partition, ()), await consumer.position(partition))
+            Batch(
+                partition,
+                polled.messages.get(partition, ()),
+                await consumer.position(partition),
+                polled.corrupt.get(partition),
+            )
             for partition in slot.running_partitions
         ]
         moved = [batch for batch in batches if batch.messages or batch.next_offset > slot.committed[batch.partition]]
         now = time.monotonic()
-        if not moved or (now < slot.idle_commit_at and not any(batch.messages for batch in moved)):
+        if not moved or (now < slot.idle_commit_at and not any(batch.messages or batch.corrupt for batch in moved)):
             return
         slot.idle_commit_at = now + _IDLE_COMMIT_S
         slot.busy_since = now
@@ -254,7 +245,9 @@ class BatchConsumer(Service):
     async def _work(self, consumer: GroupConsumer, slot: Slot) -> None:
         while slot.waiting:
             await self._settle(consumer, slot, slot.waiting[0])
-            slot.lane.settled(slot.waiting.pop(0))
+            settled = slot.waiting.pop(0)
+            slot.lane.settled(settled)
+            self._reader.skipped((batch.partition, batch.corrupt) for batch in settled)
 
     async def _settle(self, consumer: GroupConsumer, slot: Slot, batches: Sequence[Batch]) -> None:
         """Make a batch durable, in this order and no other.
@@ -318,7 +311,7 @@ class BatchConsumer(Service):
 
     def _hold_stopped(self, consumer: GroupConsumer, slot: Slot) -> None:
         """Let partitions that stopped stand where they are to go on one day, with nothing of them held in memory."""
-        for partition in slot.lane.stopped_at.keys() & consumer.assignment():
+        for partition in slot.stopped_partitions & consumer.assignment():
             consumer.pause(partition)
             consumer.seek(partition, slot.committed[partition])
 
@@ -355,9 +348,7 @@ class BatchConsumer(Service):
         positions: Mapping[TopicPartition, int] | None = None
         while positions is None:
             try:
-                if must_be_ours:
-                    await ensure_still_ours(consumer, slot.lane.partitions)
-                positions = await slot.lane.open(consumer)
+                positions = await self._try_to_open(consumer, slot, must_be_ours=must_be_ours)
             except (CommitFailedError, IllegalStateError) as error:
                 raise PartitionLostError(type(error).__name__) from None
             except (PartitionLostError, StopWorkerError):
@@ -370,6 +361,17 @@ class BatchConsumer(Service):
         slot.is_open = True
         self._recovered(consumer, slot)
         self._hold_stopped(consumer, slot)
+
+    async def _try_to_open(
+        self, consumer: GroupConsumer, slot: Slot, *, must_be_ours: bool
+    ) -> Mapping[TopicPartition, int] | None:
+        try:
+            if must_be_ours:
+                await ensure_still_ours(consumer, slot.lane.partitions)
+            return await slot.lane.open(consumer)
+        except MissingOffsetsError as missing:
+            await self._reader.skip_missing(consumer, missing)
+            return None
 
     async def _release(self, timeout_s: float) -> None:
         """Take all lanes out of the loop: let busy ones finish for a while, cancel what is left, close them."""

@@ -8,13 +8,17 @@ from projections.version import PROJECTION_VERSION
 from worker.kafka import Message
 
 UNEXPECTED_ERROR: Final = "unexpected_error"
+CORRUPT_BATCH: Final = "corrupt_batch"
+# What Kafka itself gives for a message without a time.
+_NO_TIMESTAMP: Final = -1
 
 
 class DeadLetter(NamedTuple):
     """One message, or with ``is_partial`` a part of one, that the projection refused.
 
     ``reason`` is a bounded code and ``field`` a path of our own field names. No content and no digest of it: a digest
-    of something that can be guessed gives it away.
+    of something that can be guessed gives it away. ``last_offset`` is there when the letter is about all
+    offsets up to it, as that of a corrupt batch is.
     """
 
     topic: str
@@ -26,6 +30,7 @@ class DeadLetter(NamedTuple):
     byte_length: int
     projection_version: int
     is_partial: bool
+    last_offset: int | None = None
 
 
 def dead_letter(
@@ -45,6 +50,24 @@ def dead_letter(
     )
 
 
+def corrupt_batch_letter(
+    topic: str, partition: int, first_offset: int, last_offset: int, size_bytes: int
+) -> DeadLetter:
+    """Make the one dead letter of a batch that no client can read."""
+    return DeadLetter(
+        topic=topic,
+        partition=partition,
+        offset=first_offset,
+        timestamp_ms=_NO_TIMESTAMP,
+        reason=CORRUPT_BATCH,
+        field=None,
+        byte_length=size_bytes,
+        projection_version=PROJECTION_VERSION,
+        is_partial=False,
+        last_offset=last_offset,
+    )
+
+
 def encode_dead_letter(letter: DeadLetter) -> tuple[bytes, bytes]:
     """Give key and value of a dead letter; the key is the message's place, so a message refused twice is one letter."""
     value = {
@@ -58,6 +81,8 @@ def encode_dead_letter(letter: DeadLetter) -> tuple[bytes, bytes]:
         "projectionVersion": letter.projection_version,
         "partial": letter.is_partial,
     }
+    if letter.last_offset is not None:
+        value["lastOffset"] = letter.last_offset
     return f"{letter.topic}/{letter.partition}/{letter.offset}".encode(), orjson.dumps(value)
 
 
@@ -74,4 +99,5 @@ def decode_dead_letter(value: bytes) -> DeadLetter:
         byte_length=fields["byteLength"],
         projection_version=fields["projectionVersion"],
         is_partial=fields["partial"],
+        last_offset=fields.get("lastOffset"),
     )

@@ -194,8 +194,12 @@ def _consumer_options(settings: Settings) -> dict[str, Any]:
 
 def group_consumer(settings: Settings, group: str, assignors: Sequence[Any] | None = None) -> GroupConsumer:
     """Make a consumer of one group; it commits nothing by itself."""
+    # The broker knows a member with a name again when it comes back within its session: nothing is given to others.
+    # Such a member does not leave when it stops, one without leaves at once (aiokafka sees to both).
+    name = settings.kafka.instance_id
     consumer: GroupConsumer = AIOKafkaConsumer(
         group_id=group,
+        group_instance_id=None if name is None else f"{name}.{group.removeprefix(settings.app_id).lstrip('-')}",
         session_timeout_ms=int(settings.kafka.session_timeout_s * 1000),
         heartbeat_interval_ms=int(settings.kafka.heartbeat_interval_s * 1000),
         rebalance_timeout_ms=_REBALANCE_TIMEOUT_MS,

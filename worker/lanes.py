@@ -11,12 +11,24 @@ from worker.kafka import GroupConsumer, Message, TopicPartition
 _MESSAGE_OVERHEAD_BYTES = 200
 
 
+class CorruptBatch(NamedTuple):
+    """Offsets of a partition that no client can read, given up; the last of them is the one before ``next_offset``."""
+
+    first_offset: int
+    next_offset: int
+    size_bytes: int
+
+
 class Batch(NamedTuple):
-    """Messages of one partition in offset order, and the offset to read on from once they are durable."""
+    """Messages of one partition in offset order, and the offset to read on from once they are durable.
+
+    Instead of messages there may be a corrupt batch that was given up: it becomes one dead letter.
+    """
 
     partition: TopicPartition
     messages: Sequence[Message]
     next_offset: int
+    corrupt: CorruptBatch | None = None
 
 
 class RetryLater(Exception):  # noqa: N818  (backpressure, not an error)
@@ -33,6 +45,28 @@ class SpoiltLaneError(Exception):
 
 class StopWorkerError(Exception):
     """Going on would lose or corrupt something; the text is for the operator and says what to do."""
+
+
+class MissingOffsetsError(StopWorkerError):
+    """Logs do not hold what is to be read next; `places` gives, per partition, that offset and the log's beginning."""
+
+    def __init__(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        self.places = places
+        lost = "; ".join(_missing_text(place, *offsets) for place, offsets in sorted(places.items()))
+        super().__init__(
+            f"{lost}. Look for the messages elsewhere and publish them again; to go on without them, set "
+            "kafka.on_missing_offsets to skip, or move this group's offsets"
+        )
+
+
+def _missing_text(place: TopicPartition, wanted: int, begins: int) -> str:
+    where = f"topic {place.topic} partition {place.partition}"
+    if wanted < begins:
+        lost = f"{begins - wanted} offsets, {wanted} to {begins - 1}, were deleted before they were read"
+        return f"{where} begins at offset {begins} and {wanted} is to be read next: {lost}"
+    return (
+        f"{where} begins at offset {begins} and ends before {wanted}, which is to be read next: it was cut or made anew"
+    )
 
 
 class Lane(Protocol):
@@ -102,6 +136,8 @@ class Slot:
     retry_count: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     idle_commit_at: float = 0.0
+    # Partitions that stand still before a corrupt batch, and where.
+    corrupt_at: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:
@@ -109,7 +145,12 @@ class Slot:
 
     @property
     def running_partitions(self) -> frozenset[TopicPartition]:
-        return self.lane.partitions - self.lane.stopped_at.keys()
+        return self.lane.partitions - self.stopped_partitions
+
+    @property
+    def stopped_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that stand still until the worker is started again."""
+        return frozenset(self.lane.stopped_at) | frozenset(self.corrupt_at)
 
     @property
     def is_working(self) -> bool:
@@ -121,22 +162,17 @@ async def committed_positions(
 ) -> dict[TopicPartition, int]:
     """Give the offset to read on from for every partition: the committed one, else the beginning of the log.
 
-    Raises StopWorkerError when a log no longer reaches back to its committed offset: messages would be lost in silence.
+    Raises MissingOffsetsError when a log no longer reaches back to its committed offset: messages would be lost in
+    silence.
     (A log that ends before it is refused by the broker at the first fetch; what brokers list as the end is not exact.)
     """
     names = sorted(partitions)
     committed = dict(zip(names, await asyncio.gather(*map(consumer.committed, names)), strict=True))
     beginnings = await consumer.beginning_offsets(names)
-    positions = {}
-    for name in names:
-        offset = committed[name]
-        positions[name] = beginnings[name] if offset is None else offset
-        if positions[name] < beginnings[name]:
-            message = (
-                f"topic {name.topic} partition {name.partition} begins at offset {beginnings[name]} and {offset} is to "
-                "be read next: messages were deleted before they were read; move this group's offsets to go on without"
-            )
-            raise StopWorkerError(message)
+    positions = {name: beginnings[name] if offset is None else offset for name, offset in committed.items()}
+    missing = {name: (offset, beginnings[name]) for name, offset in positions.items() if offset < beginnings[name]}
+    if missing:
+        raise MissingOffsetsError(missing)
     return positions
 
 

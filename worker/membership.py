@@ -1,10 +1,10 @@
 """What membership of a consumer group asks of a worker: to hear of rebalances, and to know what its errors mean."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaError
 
 from worker.kafka import BrokenProducerError, GroupConsumer, PartitionLostError, TopicPartition
 from worker.lanes import SpoiltLaneError, committed_positions
@@ -75,10 +75,3 @@ def must_be_ours(error: BaseException) -> bool:
 def is_unreachable(error: Exception) -> bool:
     """Say whether an error means that a broker cannot be reached or is not ready, which passes by itself."""
     return isinstance(error, OSError | TimeoutError) or (isinstance(error, KafkaError) and bool(error.retriable))
-
-
-def out_of_range_text(error: OffsetOutOfRangeError) -> str:
-    """Say for an operator which positions the broker no longer holds."""
-    places: Any = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    where = ", ".join(f"{place.topic} partition {place.partition} offset {offset}" for place, offset in places.items())
-    return f"no longer held by the broker: {where or 'a position'}; messages were deleted before they were read"

@@ -22,6 +22,7 @@ CounterName = Literal[
     "partial_messages",
     "published_facts",
     "folded_facts",
+    "restored_facts",
     "published_records",
     "deleted_records",
     "superseded_facts",
@@ -30,6 +31,8 @@ CounterName = Literal[
     "settled_batches",
     "busy_seconds",
     "retries",
+    "missing_offsets",
+    "corrupt_batches",
 ]
 GaugeName = Literal[
     "in_flight_messages",
@@ -39,8 +42,11 @@ GaugeName = Literal[
     "ready_partitions",
     "paused_partitions",
     "stopped_partitions",
+    "corrupt_partitions",
+    "commit_standstill_seconds",
     "held_aggregates",
     "fold_findings",
+    "state_facts",
     "fenced",
 ]
 
@@ -63,6 +69,7 @@ COUNTERS: Final[Mapping[CounterName, Description]] = {
     "partial_messages": Description("Projected messages of which a part was refused, by reason.", (*_SOURCE, "reason")),
     "published_facts": Description("Facts written to the facts log by the project role.", ("source",)),
     "folded_facts": Description("Facts joined into the state.", ("partition",)),
+    "restored_facts": Description("Facts joined again, from the facts log or from local state.", ("from",)),
     "published_records": Description("Trace records written, by kind.", ("kind",)),
     "deleted_records": Description("Trace records taken back, by kind.", ("kind",)),
     "superseded_facts": Description("Facts removed from the facts log because a newer version stands.", ("partition",)),
@@ -71,6 +78,8 @@ COUNTERS: Final[Mapping[CounterName, Description]] = {
     "settled_batches": Description("Batches whose offsets were committed.", ("role",)),
     "busy_seconds": Description("Time from taking batches to committing their offsets.", ("role",)),
     "retries": Description("Tries of a batch that failed and are repeated.", ("role",)),
+    "missing_offsets": Description("Offsets that were deleted before they were read, and skipped.", ("role", *_SOURCE)),
+    "corrupt_batches": Description("Batches that cannot be read, and were skipped.", ("role", *_SOURCE)),
 }
 GAUGES: Final[Mapping[GaugeName, Description]] = {
     "in_flight_messages": Description("Messages of a source topic that are not durable yet.", _SOURCE),
@@ -80,10 +89,15 @@ GAUGES: Final[Mapping[GaugeName, Description]] = {
     "ready_partitions": Description("Assigned partitions whose state is restored.", ("role",)),
     "paused_partitions": Description("Partitions that wait for the next try.", ("role",)),
     "stopped_partitions": Description("1 for a partition that stands still: too many dead letters.", _SOURCE),
+    "corrupt_partitions": Description("1 for a partition that stands still at a corrupt batch.", ("role", *_SOURCE)),
+    "commit_standstill_seconds": Description(
+        "For how long a partition with messages to read has not moved its committed offset, at most.", ("role",)
+    ),
     "held_aggregates": Description("Aggregates that hold something back until another fact comes.", ("kind",)),
     "fold_findings": Description(
         "What the fold decided against some fact: event_conflicts, refused_transitions and the like.", ("finding",)
     ),
+    "state_facts": Description("Facts that the fold has in memory.", ()),
     "fenced": Description("1 when the fold writes in fenced transactions, 0 when the broker has none.", ()),
 }
 PREFIX: Final = "trace_projector_"

@@ -22,6 +22,7 @@ from worker.groups import GroupsClient, open_groups
 from worker.kafka import BatchWriter, Message
 from worker.metrics import Metrics
 from worker.progress import Stalled, passages, wait_through
+from worker.reading import reading_rules
 from worker.settings import Settings
 from worker.sink_place import Serving
 from worker.topic_scan import BrokerFailed, TopicScan, broker_errors, open_scan
@@ -123,7 +124,9 @@ async def fill(
         metrics, serving = Metrics(), Serving(rebuilding.serving)
         exports = make_exports(settings, metrics, serving)
         roles = [*await core_roles(settings, metrics), *exports]
-        consumers = [BatchConsumer(role, settings.limits, metrics) for role in roles]
+        consumers = [
+            BatchConsumer(role, settings.limits, metrics, reading_rules(settings, role.name)) for role in roles
+        ]
         stack.push_async_callback(_stop, consumers)
         for consumer in consumers:
             await consumer.start()

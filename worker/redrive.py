@@ -58,8 +58,11 @@ class Redrive:
 
     async def run(self, letters: Sequence[KeptLetter]) -> AsyncIterator[Redriven]:
         """Redrive letters and yield what became of each, once it is durable. Raises BrokerFailed."""
-        ours = [kept for kept in letters if kept.letter.topic in self._sources]
+        ours = [kept for kept in letters if kept.letter.topic in self._sources and kept.letter.last_offset is None]
         for kept in letters:
+            if kept.letter.last_offset is not None:
+                yield Redriven(kept, "gone", "its batch is corrupt: no client can read it")
+                continue
             if kept.letter.topic not in self._sources:
                 yield Redriven(kept, "foreign", "not_a_source_topic")
         pending: list[tuple[Redriven, DeadLetter | None]] = []

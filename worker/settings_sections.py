@@ -3,15 +3,24 @@
 import os
 import re
 from collections.abc import Mapping
+from datetime import UTC, date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from projections.errors import ProjectionError
+from projections.ids import ATTEMPT_ID_PATTERN, RUN_ID_PATTERN
+from projections.privacy_classes import Profile
+from projections.records_models import RecordKind
+from projections.reports.days import Window, window_of
 
 _KIB = 1024
 _MIB = 1024 * _KIB
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _EXPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# A group's name and a generation are put behind it, and Kafka allows 249 characters.
+_INSTANCE_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _SINK_URL = re.compile(r"[a-z][a-z0-9+.-]*:.*", re.DOTALL)
 _REPOSITORY = re.compile(r"[^/\s#@:]+/[^/\s#@:]+")
 
@@ -45,8 +54,16 @@ def normalise_repository(name: str) -> str:
     return folded
 
 
+def _day_or_time(value: object) -> object:
+    # TOML has days and times of its own; a bound is text from here on.
+    return value.isoformat() if isinstance(value, date) else value
+
+
 TopicName = Annotated[str, matching(_TOPIC_NAME, "topic name (letters, digits, '.', '_', '-')")]
 Repository = Annotated[str, AfterValidator(normalise_repository)]
+RunId = Annotated[str, matching(RUN_ID_PATTERN, "run id (text without white space)")]
+AttemptId = Annotated[str, matching(ATTEMPT_ID_PATTERN, "attempt id (workflow:RUN:STEP:ITERATION:ATTEMPT)")]
+Instant = Annotated[str, BeforeValidator(_day_or_time)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -89,6 +106,10 @@ class KafkaSettings(_Section):
     session_timeout_s: Seconds = 30.0
     heartbeat_interval_s: Seconds = 3.0
     request_timeout_s: Seconds = 40.0
+    # A name of this worker that outlives a restart; empty: the group knows it only while it runs.
+    instance_id: Annotated[str, matching(_INSTANCE_ID, "instance id (letters, digits, '.', '_', '-')")] | None = None
+    on_missing_offsets: Literal["stop", "skip"] = "stop"
+    on_corrupt_batch: Literal["stop", "skip"] = "stop"
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -113,23 +134,71 @@ class LimitSettings(_Section):
     batch_bytes_max: Count = 16 * _MIB
     batch_wait_s: Seconds = 0.25
     in_flight_bytes_max: Count = 64 * _MIB
+    # With state_dir: of all partitions of a worker together.
+    state_facts_max: Count = 500_000
     dead_letters_in_row_max: Count = 1_000
     dead_letters_window_messages: Count = 10_000
     dead_letters_window_percent_max: Annotated[float, Field(gt=0, le=100)] = 5.0
+    corrupt_batch_tries_max: Count = 5
     sink_retry_delay_max_s: Seconds = 30.0
+    standstill_s: Seconds = 60.0
     shutdown_drain_s: Seconds = 10.0
 
 
+class ExportFilterSettings(_Section):
+    """Which records an export is for; all conditions that are given have to hold, each for any of its values.
+
+    A run is named by its id or by how its id begins. Records that are of no attempt, runs among them, never match
+    `attempt_ids`; `repos` asks artifacts alone. `since` and `until` are days or times (UTC unless they say otherwise).
+    """
+
+    kinds: Annotated[frozenset[RecordKind], Field(min_length=1)] | None = None
+    run_ids: Annotated[frozenset[RunId], Field(min_length=1)] | None = None
+    run_id_prefixes: Annotated[frozenset[RunId], Field(min_length=1)] | None = None
+    attempt_ids: Annotated[frozenset[AttemptId], Field(min_length=1)] | None = None
+    repos: Annotated[frozenset[Repository], Field(min_length=1)] | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Self:
+        if all(getattr(self, field) is None for field in type(self).model_fields):
+            message = f"has no condition; give one of {', '.join(type(self).model_fields)}, or no filter"
+            raise ValueError(message)
+        if self.kinds is not None and self.repos is not None and "artifact" not in self.kinds:
+            message = "has repos, which are asked of artifacts, and kinds without artifact"
+            raise ValueError(message)
+        if self.kinds == frozenset[RecordKind]({"run"}) and self.attempt_ids is not None:
+            message = "has attempt_ids and matches runs alone, which are of no attempt"
+            raise ValueError(message)
+        self.window()
+        return self
+
+    def window(self) -> Window:
+        """Give the stretch of time that a record's `at` has to lie in."""
+        try:
+            return window_of(self.since, self.until, UTC)
+        except ProjectionError as error:
+            if error.reason == "empty_window":
+                message = "matches nothing: until is not after since"
+            else:
+                message = f"{error.field} is no day or time (2026-11-03, 2026-11-03T09:00, or with Z or an offset)"
+            # The error as pydantic shows it must not bring its cause along.
+            raise ValueError(message) from None
+
+
 class ExportSettings(_Section):
-    """One export: where records go, and what is taken out of them on the way."""
+    """One export: where records go, which, and what is taken out of them on the way."""
 
     name: Annotated[str, matching(_EXPORT_NAME, "export name (letters, digits, '.', '_', '-')")]
     sink: Annotated[str, matching(_SINK_URL, "sink URL such as duckdb:traces.duckdb")]
     redact: bool = True
+    profile: Profile = "normal"
     public_repos: frozenset[Repository] = frozenset()
     key_env: Annotated[str, Field(min_length=1)] | None = None
     key_file: Path | None = None
     estimate_costs: bool | None = None
+    filter: ExportFilterSettings | None = None
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
@@ -138,6 +207,9 @@ class ExportSettings(_Section):
             raise ValueError(message)
         if self.redact and self.key_env is None and self.key_file is None:
             message = f"export {self.name} redacts and so needs key_env or key_file (or redact = false)"
+            raise ValueError(message)
+        if not self.redact and self.profile != "normal":
+            message = f"export {self.name} has redact = false, so no profile {self.profile}; give one of the two"
             raise ValueError(message)
         return self
 

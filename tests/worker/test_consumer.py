@@ -352,7 +352,9 @@ def test_an_offset_that_was_deleted_before_it_was_read_stops_the_worker() -> Non
         await eventually(lambda: world.committed() == 2)
         world.broker.logs[ZERO].beginning = world.broker.logs[ZERO].end = 7
         await eventually(lambda: world.service.crashed)
-        assert "topic partition 0 offset 2" in str(world.service.crash_reason)
+        assert "topic topic partition 0" in str(world.service.crash_reason)
+        assert "5 offsets, 2 to 6, were deleted before they were read" in str(world.service.crash_reason)
+        assert "kafka.on_missing_offsets" in str(world.service.crash_reason)
         await world.service.stop()
 
     run(story)

@@ -7,7 +7,7 @@ import structlog
 from projections.errors import ProjectionError
 from projections.facts import partition_of
 from worker.assignor import SingleWriterAssignor
-from worker.dead_letters import UNEXPECTED_ERROR, dead_letter, encode_dead_letter
+from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
 from worker.export_policy import policy_for
 from worker.exports import ExportPolicy, RecordMessage, make_upsert, record_message
 from worker.kafka import (
@@ -20,7 +20,7 @@ from worker.kafka import (
     plain_producer,
     start_producer,
 )
-from worker.lanes import Batch, Lane, RetryLater, StopWorkerError, committed_positions
+from worker.lanes import Batch, CorruptBatch, Lane, RetryLater, StopWorkerError, committed_positions
 from worker.metrics import Metrics
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
@@ -116,6 +116,8 @@ class ExportLane:
         """Records are not accounted for: the messages they came from were."""
 
     def handle(self, batch: Batch) -> None:
+        if batch.corrupt is not None:
+            self._bury_corrupt(batch.partition, batch.corrupt)
         # Only the newest version of a record in a batch is worth redacting.
         newest: dict[tuple[str, str], tuple[Message, RecordMessage]] = {}
         for message in batch.messages:
@@ -124,7 +126,8 @@ class ExportLane:
             except ProjectionError as error:
                 self._bury(batch.partition, message, error.reason, error.field)
             else:
-                newest[item.kind, item.id] = message, item
+                if self._policy.takes_kind(item.kind):
+                    newest[item.kind, item.id] = message, item
         for message, item in newest.values():
             self._collect(batch.partition, message, item)
 
@@ -140,11 +143,18 @@ class ExportLane:
             self._bury(partition, message, UNEXPECTED_ERROR, None)
 
     def _bury(self, partition: TopicPartition, message: Message, reason: str, field: str | None) -> None:
+        self._write_letter(dead_letter(*partition, message, reason, field=field))
+        self._metrics.count("withheld_records", export=self._export, reason=reason)
+
+    def _bury_corrupt(self, partition: TopicPartition, corrupt: CorruptBatch) -> None:
+        last_offset = corrupt.next_offset - 1
+        self._write_letter(corrupt_batch_letter(*partition, corrupt.first_offset, last_offset, corrupt.size_bytes))
+
+    def _write_letter(self, letter: DeadLetter) -> None:
         assert self._letters is not None
-        key, value = encode_dead_letter(dead_letter(*partition, message, reason, field=field))
+        key, value = encode_dead_letter(letter)
         topic = own_topics(self._settings).dead_letters
         self._letters.append(topic, partition_of(key.decode(), self._settings.partitions), key, value)
-        self._metrics.count("withheld_records", export=self._export, reason=reason)
 
     async def flush(self) -> None:
         assert self._letters is not None

@@ -7,7 +7,7 @@ from projections.errors import ProjectionError
 from projections.facts import encode_fact, partition_of
 from projections.sources import project_message
 from worker.dead_letter_limits import DeadLetterLimits
-from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, dead_letter, encode_dead_letter
+from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
 from worker.kafka import (
     BatchWriter,
     GroupConsumer,
@@ -19,7 +19,7 @@ from worker.kafka import (
     plain_producer,
     start_producer,
 )
-from worker.lanes import Batch, Lane, committed_positions
+from worker.lanes import Batch, CorruptBatch, Lane, committed_positions
 from worker.metrics import MessageBook, Metrics, Tally
 from worker.settings import Settings
 from worker.settings_sections import LimitSettings
@@ -71,6 +71,11 @@ def letter_of(place: TopicPartition, message: Message, outcome: Outcome) -> Dead
     if outcome.issues:
         return dead_letter(*place, message, outcome.issues[0], is_partial=True)
     return None
+
+
+def corrupt_letter(place: TopicPartition, corrupt: CorruptBatch) -> DeadLetter:
+    """Give the dead letter of a batch that no client can read."""
+    return corrupt_batch_letter(*place, corrupt.first_offset, corrupt.next_offset - 1, corrupt.size_bytes)
 
 
 class ProjectRole:
@@ -162,6 +167,8 @@ class ProjectLane:
                 break
         handled.left = len(batch.messages) - handled.tally.messages
         self._handled.append(handled)
+        if batch.corrupt is not None:
+            self._bury(corrupt_letter(batch.partition, batch.corrupt))
 
     def _collect(self, handled: "_Handled", message: Message, outcome: Outcome) -> None:
         tally = handled.tally

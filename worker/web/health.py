@@ -13,7 +13,8 @@ from worker.metrics import Metrics
 class Readiness(NamedTuple):
     """How far one role is: partitions that the group has given, those whose state is restored, and those that wait.
 
-    Stopped partitions have had too many dead letters. They make no worker unready: what it has besides goes on.
+    Stopped partitions have had too many dead letters, or stand at a corrupt batch; standing ones have messages to read
+    and a committed offset that does not move. They make no worker unready: what it has besides goes on.
     """
 
     is_ready: bool
@@ -21,6 +22,7 @@ class Readiness(NamedTuple):
     ready_partitions: int
     paused_partitions: int
     stopped_partitions: int
+    standing_partitions: int
 
 
 class Watched(Protocol):
