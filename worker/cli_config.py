@@ -64,6 +64,7 @@ def _export_lines(export: ExportSettings) -> Iterator[str]:
     yield from _line("name", export.name)
     yield from _line("sink", mask_url(export.sink))
     yield from _line("redact", export.redact)
+    yield from _line("profile", export.profile)
     yield from _line("public_repos", sorted(export.public_repos))
     yield from _line("estimate_costs", export.estimate_costs)
     if export.key_env is not None:
@@ -71,6 +72,11 @@ def _export_lines(export: ExportSettings) -> Iterator[str]:
         yield f"key_env = {_toml(export.key_env)}  # {state}"
     if export.key_file is not None:
         yield from _line("key_file", export.key_file.name)
+    if export.filter is not None:
+        yield "[exports.filter]"
+        for field in type(export.filter).model_fields:
+            value = getattr(export.filter, field)
+            yield from _line(field, sorted(value) if isinstance(value, frozenset) else value)
 
 
 def _line(name: str, value: Any) -> Iterator[str]:

@@ -7,13 +7,14 @@ says ``redact = false``; the digest key is read here, handed to the policy, and 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from projections.canonical import digest_of_json, encode_record
+from projections.canonical import canonical_json, digest_of_json, encode_record
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.prices import PriceTable
 from projections.pricing import price_cost
 from projections.privacy import Policy, redact, redact_id
 from projections.records import RECORD_KINDS
+from worker.export_filter import ExportFilter
 from worker.kafka import Message
 from worker.settings import KEY_BYTES_RECOMMENDED
 from worker.settings_sections import ExportSettings
@@ -43,23 +44,32 @@ class RecordMessage(NamedTuple):
 class ExportPolicy:
     """What an export lets out, and the digest by which its sink knows these rules again.
 
-    ``prices`` is the table that costs without an amount are estimated by, None when they stay without one.
-    ``warnings`` are sentences for the operator. Raises ``SettingsError`` when a redacting export has no usable key.
+    ``filter`` says which records it is for, None when it is for all. ``prices`` is the table that costs without an
+    amount are estimated by, None when they stay without one. ``warnings`` are sentences for the operator. Raises
+    ``SettingsError`` when a redacting export has no usable key.
     """
 
-    __slots__ = ("digest", "prices", "redaction", "warnings")
+    __slots__ = ("digest", "filter", "prices", "redaction", "warnings")
 
     def __init__(
-        self, redaction: Policy | None, origin: str, prices: PriceTable | None = None, warnings: tuple[str, ...] = ()
+        self,
+        redaction: Policy | None,
+        origin: str,
+        prices: PriceTable | None = None,
+        warnings: tuple[str, ...] = (),
+        record_filter: ExportFilter | None = None,
     ) -> None:
         self.redaction = redaction
         self.prices = prices
+        self.filter = record_filter
         # Offsets compare only within one log, so a sink is bound to where its records come from as well.
         fingerprint = None if redaction is None else redaction.fingerprint
         rules: dict[str, object] = {"redaction": fingerprint, "origin": origin}
         if prices is not None:
             # One sink holds amounts of one table: with another one, everything is priced again or nothing is.
             rules["prices"] = prices.digest
+        if record_filter is not None:
+            rules["filter"] = self.shown_digest(record_filter.rules(record_filter.repos))
         self.digest = digest_of_json(rules)
         self.warnings = warnings
 
@@ -79,20 +89,35 @@ class ExportPolicy:
 
         ``origin`` names the log that versions are offsets of: the application's id, or a name that no application has.
         """
+        record_filter = None if export.filter is None else ExportFilter(export.filter)
         if not export.redact:
-            return cls(None, origin, prices)
+            return cls(None, origin, prices, (), record_filter)
         key = export.load_key(environ)
         is_short = len(key) < KEY_BYTES_RECOMMENDED
         warning = (
             f"export {export.name}: the digest key is shorter than {KEY_BYTES_RECOMMENDED} bytes; a key that can be "
             "guessed undoes every digest"
         )
-        return cls(Policy(key, export.public_repos), origin, prices, (warning,) if is_short else ())
+        redaction = Policy(key, export.public_repos, export.profile)
+        return cls(redaction, origin, prices, (warning,) if is_short else (), record_filter)
 
     @classmethod
     def unredacted(cls, *, origin: str, prices: PriceTable | None = None) -> "ExportPolicy":
         """The policy of somebody who asked for records as they are."""
         return cls(None, origin, prices)
+
+    def takes_kind(self, kind: str) -> bool:
+        """Whether a record of a kind can ever have left; of a kind that cannot, nothing has to be deleted either."""
+        return self.filter is None or self.filter.takes_kind(kind)
+
+    def shown_digest(self, value: object) -> str:
+        """Digest what only the operator should know in full and others may compare: keyed, if the export redacts.
+
+        So a private name in it cannot be found by guessing.
+        """
+        if self.redaction is None:
+            return digest_of_json(value)
+        return str(self.redaction.digest(canonical_json(value).decode()))
 
 
 def record_message(generation: int, message: Message) -> RecordMessage:
@@ -119,13 +144,17 @@ def record_message(generation: int, message: Message) -> RecordMessage:
 
 
 def make_upserts(policy: ExportPolicy, items: Iterable[RecordMessage]) -> list[Upsert]:
-    """Make what a sink is given of records and deletions, in their order; see ``make_upsert``."""
-    return [make_upsert(policy, item) for item in items]
+    """Make what a sink is given of records and deletions, in their order; see ``make_upsert``.
+
+    Records of kinds that the export is not for never leave, so they are passed over.
+    """
+    return [make_upsert(policy, item) for item in items if policy.takes_kind(item.kind)]
 
 
 def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:
     """Make what a sink is given of one record or deletion: redacted, under the id that may leave.
 
+    A record that the export's filter does not hold is deleted there: an older version of it may have been in it.
     A cost without an amount leaves with an estimate where the policy has prices, and what the amount rests on beside
     it. Raises ``ProjectionError`` for what is no record under its own id: nothing says which of its fields may leave.
     """
@@ -136,6 +165,10 @@ def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:
     record = decode_json(item.record)
     if not isinstance(record, dict) or (record.get("kind"), record.get("id")) != (item.kind, item.id):
         raise ProjectionError("not_its_record")
+    if policy.filter is not None and not policy.filter.holds(record):
+        repo = record.get("repo")
+        gone = item._replace(repo=repo if isinstance(repo, str) else None)
+        return Upsert(item.kind, _id_that_leaves(policy, gone), item.generation, item.offset, None, None)
     pricing = None
     if policy.prices is not None and item.kind == "cost":
         record, pricing = _priced(record, item.cache_write_split, policy.prices)

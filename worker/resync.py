@@ -82,9 +82,9 @@ async def _fill(
     await sink.open()
     try:
         async for _partition, messages in scan.read(spans):
-            upserts = _upserts(policy, generation, messages)
+            upserts, refused = _upserts(policy, generation, messages)
             messages_read += len(messages)
-            withheld += len(messages) - len(upserts)
+            withheld += refused
             pending += upserts
             if len(pending) >= _UPSERTS_PER_WRITE:
                 await sink.write(pending)
@@ -96,12 +96,15 @@ async def _fill(
     return Resynced(messages_read, withheld)
 
 
-def _upserts(policy: ExportPolicy, generation: int, messages: Sequence[Message]) -> list[Upsert]:
-    upserts = []
+def _upserts(policy: ExportPolicy, generation: int, messages: Sequence[Message]) -> tuple[list[Upsert], int]:
+    """Make upserts of messages, and count those that cannot leave."""
+    upserts, withheld = [], 0
     for message in messages:
         try:
-            upserts.append(make_upsert(policy, record_message(generation, message)))
+            item = record_message(generation, message)
+            if policy.takes_kind(item.kind):
+                upserts.append(make_upsert(policy, item))
         except ProjectionError:
             # The export itself made a dead letter of it: what cannot be redacted does not leave.
-            continue
-    return upserts
+            withheld += 1
+    return upserts, withheld

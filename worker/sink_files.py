@@ -28,8 +28,8 @@ def check_directory(path: Path) -> None:
 def other_policy(path: Path) -> SinkRefused:
     """The refusal of a file whose records left under other rules than those of now."""
     return SinkRefused(
-        f"{path} was written under another policy (redaction, key, public_repos, price table, or another application): "
-        "read everything again with `export resync`, or make a new export with another name and path"
+        f"{path} was written under another policy (redaction, key, filter, public_repos, price table, or another "
+        "application): read everything again with `export resync`, or make a new export with another name and path"
     )
 
 

@@ -260,7 +260,9 @@ def test_the_printed_settings_can_be_read_again_as_a_settings_file(tmp_path: Pat
         write(tmp_path / "a.toml", 'app_id = "x"\n[[exports]]\nname="a"\nsink="jsonl:é\\"q"\nredact=false')
     )
     text = describe_settings(first)
-    assert tomllib.loads(text)["exports"] == [{"name": "a", "sink": 'jsonl:é"q', "redact": False, "public_repos": []}]
+    assert tomllib.loads(text)["exports"] == [
+        {"name": "a", "sink": 'jsonl:é"q', "redact": False, "profile": "normal", "public_repos": []}
+    ]
     again = load_settings(write(tmp_path / "b.toml", text))
     assert describe_settings(again) == text
 
