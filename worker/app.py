@@ -35,6 +35,7 @@ from worker.settings_sections import ExportSettings
 from worker.sink import SinkRefused
 from worker.sink_place import Serving
 from worker.standstill import check_standstill
+from worker.starting import patiently
 from worker.state import MemoryFoldStore
 from worker.topic_scan import BrokerFailed
 from worker.topics import StartError, prepare_topics
@@ -77,9 +78,9 @@ async def _run(settings: Settings) -> int:
     # Before anything is asked of the broker: what is wrong with an export's key shows at once.
     for export in _own_exports(settings):
         policy_for(settings, export)
-    serving = Serving(await _bound_serving(settings))
-    await check_standstill(settings, _own_exports(settings), serving.generation)
-    core = await core_roles(settings, metrics)
+    serving = Serving(await patiently(lambda: _bound_serving(settings)))
+    await patiently(lambda: check_standstill(settings, _own_exports(settings), serving.generation))
+    core = await patiently(lambda: core_roles(settings, metrics))
     if not core and not _own_exports(settings):
         message = "nothing to do: the only role is export, and the settings have no exports"
         raise StartError(message)
