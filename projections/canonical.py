@@ -100,6 +100,9 @@ def encode_record(record: dict[str, Any]) -> bytes:
         raise ProjectionError("not_storable") from None
 
 
+_NO_FLOAT_INSIDE = frozenset((str, int, bool, type(None)))
+
+
 def _with_integers(value: Any) -> Any:
     """The same value when it holds no integral float, else a copy that holds integers in their place."""
     kind = type(value)
@@ -114,7 +117,7 @@ def _with_integers(value: Any) -> Any:
     if kind is dict:
         changed = None
         for key, item in value.items():
-            if type(item) is str:
+            if type(item) in _NO_FLOAT_INSIDE:
                 continue
             new = _with_integers(item)
             if new is not item:

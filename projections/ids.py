@@ -9,6 +9,7 @@ and is used with ``fullmatch`` only.
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -265,8 +266,14 @@ def normalize_sha(text: str) -> str:
 
 def _scope(identity: Identity) -> str:
     if isinstance(identity, tuple):
-        return ":".join(map(_component, identity))
+        return _scope_of(*identity)
     return ":".join(_component(identity.get(field)) for field in ("harness", "namespace", "nativeId"))
+
+
+# Every id of a conversation begins with the same three components.
+@lru_cache(maxsize=4_096)
+def _scope_of(harness: Any, namespace: Any, native_id: Any) -> str:
+    return ":".join(map(_component, (harness, namespace, native_id)))
 
 
 def _component(text: Any) -> str:
