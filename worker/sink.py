@@ -17,6 +17,7 @@ RecordKey = tuple[str, str]
 SINKS: Final[dict[str, str]] = {
     "duckdb": "worker.sinks.duckdb_file:DuckDBSink",
     "jsonl": "worker.sinks.jsonl:JsonlSink",
+    "kafka": "worker.sinks.kafka_topic:KafkaTopicSink",
     "memory": "worker.sinks.memory:MemorySink",
     "stdout": "worker.sinks.memory:StdoutSink",
 }

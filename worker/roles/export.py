@@ -26,6 +26,7 @@ from worker.settings import Settings
 from worker.settings_sections import ExportSettings
 from worker.sink import Sink, SinkBusy, SinkRefused, Upsert, open_sink
 from worker.sink_place import Serving, SinkPlace
+from worker.sink_setup import configure_sink
 from worker.sink_switch import can_be_switched
 from worker.topics import export_group, own_topics
 
@@ -50,6 +51,7 @@ class ExportRole:
         self._metrics = metrics
         self._policy = policy_for(settings, export)
         self._sink = open_sink(export.sink, self._policy.digest)
+        configure_sink(self._sink, settings, export)
         self.can_stand_beside = can_be_switched(export.sink)
         if self.can_stand_beside:
             place = serving or Serving(settings.generation)

@@ -1,6 +1,9 @@
 """Every destination as the contract test sees it: a URL to open, and what it holds when everything is closed."""
 
 import asyncio
+import atexit
+import functools
+import hashlib
 import json
 import resource
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +14,13 @@ from typing import Any, ClassVar
 import duckdb
 
 from projections.decode import decode_json
+from worker.embedded_broker import EmbeddedBroker
+from worker.kafka import Message
+from worker.settings import Settings
 from worker.sink import RecordKey, Sink, Upsert, open_sink
 from worker.sink_columns import COLUMNS
 from worker.sinks.memory import StdoutSink, memory_store
+from worker.topic_scan import open_scan
 
 POLICY = "policy-a"
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -150,9 +157,48 @@ class StdoutDestination(Destination):
         return self.records()
 
 
+class KafkaDestination(Destination):
+    """A topic on the embedded broker, which knows no transactions; the integration tests have a real one."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.bootstrap_servers = embedded_broker().bootstrap_servers
+        self.topic = f"traces-{hashlib.sha256(str(directory).encode()).hexdigest()[:32]}"
+
+    @property
+    def url(self) -> str:
+        return f"kafka:{self.topic}?bootstrap_servers={self.bootstrap_servers}&partitions=3&transactions=off"
+
+    def records(self) -> dict[RecordKey, bytes]:
+        newest = {message.key: message for message in asyncio.run(topic_messages(self.bootstrap_servers, self.topic))}
+        return {
+            (dict(message.headers)["kind"].decode(), key.partition(b":")[2].decode()): message.value
+            for key, message in newest.items()
+            if key is not None and message.value is not None
+        }
+
+
+@functools.cache
+def embedded_broker() -> EmbeddedBroker:
+    """One broker for all tests of a process."""
+    broker = EmbeddedBroker()
+    broker.start()
+    atexit.register(broker.stop)
+    return broker
+
+
+async def topic_messages(bootstrap_servers: str, topic: str) -> list[Message]:
+    """All committed messages of a topic, each partition in its order."""
+    settings = Settings(bootstrap_servers=bootstrap_servers)
+    async with open_scan(settings) as scan:
+        spans = await scan.spans(await scan.partitions([topic]))
+        return [message async for _, messages in scan.read(spans) for message in messages]
+
+
 DESTINATIONS: dict[str, type[Destination]] = {
     "duckdb": DuckDBDestination,
     "jsonl": JsonlDestination,
+    "kafka": KafkaDestination,
     "memory": MemoryDestination,
     "stdout": StdoutDestination,
 }

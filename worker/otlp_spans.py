@@ -1,0 +1,1 @@
+"""Trace records as OpenTelemetry spans."""
