@@ -15,6 +15,7 @@ Record = dict[str, Any]
 READERS: Final[dict[str, str]] = {
     "duckdb": "worker.readers.duckdb_file:DuckDBReader",
     "jsonl": "worker.readers.jsonl:JsonlReader",
+    "postgresql": "worker.readers.postgresql:PostgreSQLReader",
 }
 """URL scheme, that of the sink, to ``module:class``, as text, so that a driver loads only when a URL names it."""
 

@@ -19,6 +19,7 @@ SINKS: Final[dict[str, str]] = {
     "jsonl": "worker.sinks.jsonl:JsonlSink",
     "kafka": "worker.sinks.kafka_topic:KafkaTopicSink",
     "memory": "worker.sinks.memory:MemorySink",
+    "postgresql": "worker.sinks.postgresql:PostgreSQLSink",
     "stdout": "worker.sinks.memory:StdoutSink",
 }
 """URL scheme to ``module:class``, as text, so that a driver loads only when a URL names it."""
@@ -121,7 +122,11 @@ def open_sink(url: str, policy_digest: str) -> Sink:
     """
     scheme, location = split_sink_url(url)
     module, _, name = SINKS[scheme].partition(":")
-    sink: Sink = getattr(importlib.import_module(module), name)(location, policy_digest)
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError:
+        raise SinkRefused(f"the driver of {scheme}: is missing; install trace-projector[{scheme}]") from None
+    sink: Sink = getattr(loaded, name)(location, policy_digest)
     return sink
 
 

@@ -5,10 +5,15 @@ by field). Adding a column is a new schema version of every sink with tables; re
 """
 
 import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
+import orjson
+
 from projections.canonical import encode_record
-from projections.text import storable_json
+from projections.text import js_text, storable_json, storable_text
 
 ColumnType = Literal["text", "count", "number", "flag", "time", "json"]
 """``count`` is a whole number up to 2**53-1, ``number`` a double, ``json`` a map or list as JSON text; ``time`` is an
@@ -170,3 +175,75 @@ def storable_copy(record: dict[str, Any], json: bytes) -> bytes | None:
     copy = storable_json(record)
     assert isinstance(copy, dict), "a record is an object"
     return encode_record(copy)
+
+
+# --------------------------------------------------------------------------- values, for destinations that read no JSON
+
+_COUNT_MAX: Final = 2**63 - 1
+
+
+def row_values(kind: str, record: dict[str, Any]) -> list[Any]:
+    """Values of a record's typed columns in their order: text, int, float, bool or None.
+
+    Times are text in UTC with at most six digits of a second, maps and lists JSON text. What does not fit its column's
+    type is None there; it stands in the record all the same. Texts are such that every database takes them.
+    """
+    return [read(_at_path(record, path)) for path, read in _READERS[kind]]
+
+
+def _at_path(record: dict[str, Any], path: Path) -> Any:
+    value: Any = record
+    for key in path:
+        if type(value) is not dict:
+            return None
+        value = value.get(key)
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if type(value) is str:
+        return storable_text(value)
+    return js_text(value) if isinstance(value, int | float) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and -_COUNT_MAX <= value <= _COUNT_MAX else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if type(value) is float or _count(value) is not None else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if type(value) is bool else None
+
+
+def _time(value: Any) -> str | None:
+    return _utc_text(value) if type(value) is str else None
+
+
+@lru_cache(maxsize=65_536)
+def _utc_text(text: str) -> str | None:
+    # A year 0000 and what leaves the calendar on its way to UTC are in no database's range either.
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(storable_json(value)).decode()
+
+
+_READERS: Final[dict[str, tuple[tuple[Path, Callable[[Any], Any]], ...]]] = {
+    kind: tuple(
+        (
+            column.path,
+            {"text": _text, "count": _count, "number": _number, "flag": _flag, "time": _time, "json": _json}[
+                column.type
+            ],
+        )
+        for column in columns
+    )
+    for kind, columns in COLUMNS.items()
+}

@@ -9,11 +9,12 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, LiteralString
 
 import duckdb
 
 from projections.decode import decode_json
+from tests.stores import postgresql
 from worker.embedded_broker import EmbeddedBroker
 from worker.kafka import Message
 from worker.settings import Settings
@@ -39,6 +40,11 @@ class Destination:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    @classmethod
+    def is_here(cls) -> bool:
+        """Whether this machine has what it needs; where it has not, making one skips the test."""
+        return True
 
     @property
     def url(self) -> str:
@@ -121,6 +127,40 @@ class JsonlDestination(Destination):
         return by_key(self.path.read_bytes())
 
 
+class PostgreSQLDestination(Destination):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.server = postgresql.server()
+        self.schema = f"t_{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
+
+    @classmethod
+    def is_here(cls) -> bool:
+        return postgresql.is_here()
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.schema)
+
+    def query(self, sql: LiteralString) -> list[tuple[Any, ...]]:
+        with self.server.connect(self.schema) as connection:
+            cursor = connection.execute(sql)
+            return cursor.fetchall() if cursor.description else []
+
+    def row(self, sql: LiteralString) -> dict[str, Any]:
+        with self.server.connect(self.schema) as connection:
+            cursor = connection.execute(sql)
+            assert cursor.description is not None
+            (values,) = cursor.fetchall()
+            return dict(zip([column.name for column in cursor.description], values, strict=True))
+
+    def records(self) -> dict[RecordKey, bytes]:
+        return {
+            (str(kind), str(record_id)): record.encode()
+            for kind in COLUMNS
+            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # type: ignore[arg-type]  # noqa: S608
+        }
+
+
 class MemoryDestination(Destination):
     @property
     def url(self) -> str:
@@ -200,6 +240,7 @@ DESTINATIONS: dict[str, type[Destination]] = {
     "jsonl": JsonlDestination,
     "kafka": KafkaDestination,
     "memory": MemoryDestination,
+    "postgresql": PostgreSQLDestination,
     "stdout": StdoutDestination,
 }
 

@@ -1,0 +1,79 @@
+"""The records of a schema in PostgreSQL, read from the bytes that stand beside the typed columns."""
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from projections.decode import decode_json
+from projections.text import storable_text
+from worker.postgresql_place import Connection, Place, connect, place_of, read_meta
+from worker.record_reader import Record, RecordsUnreadable
+from worker.sink import SinkFailed, SinkRefused
+from worker.sink_columns import COLUMNS
+from worker.sinks.postgresql import SCHEMA_VERSION
+
+_ROWS_PER_FETCH: Final = 10_000
+_COSTS_OF_RUN: Final = "conversation IN (SELECT conversation FROM {}.trace_cost WHERE run_id = %(run_id)s)"
+
+
+class PostgreSQLReader:
+    """Read the records of a schema that ``PostgreSQLSink`` keeps, as of one moment; nobody waits for anybody."""
+
+    def __init__(self, location: str) -> None:
+        try:
+            self._place = place_of(location)
+        except SinkRefused as error:
+            raise RecordsUnreadable(str(error), is_usage=True) from None
+
+    def read(self, kinds: Collection[str], run_id: str | None = None) -> Iterator[Record]:
+        rows = _rows(self._place, [kind for kind in COLUMNS if kind in kinds], run_id)
+        while True:
+            # The driver's errors repeat values, so theirs is not the context of ours.
+            failure = None
+            try:
+                record = next(rows, None)
+            except SinkRefused as error:
+                raise RecordsUnreadable(str(error), is_usage=True) from None
+            except SinkFailed as error:
+                raise RecordsUnreadable(str(error)) from None
+            except psycopg.Error as error:
+                record, failure = None, type(error).__name__
+            if failure is not None:
+                raise RecordsUnreadable(f"reading {self._place.name} failed ({failure})")
+            if record is None:
+                return
+            yield record
+
+
+def _rows(place: Place, kinds: Collection[str], run_id: str | None) -> Iterator[Record]:
+    with connect(place) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        with connection.transaction():
+            _admit(connection, place)
+            for kind in kinds:
+                yield from _records(connection, place, kind, run_id)
+
+
+def _admit(connection: Connection, place: Place) -> None:
+    meta = read_meta(connection, place.schema)
+    if not meta:
+        raise SinkRefused(f"there is no {place.name}")
+    if int(meta["schema_version"]) > SCHEMA_VERSION:
+        raise SinkRefused(f"{place.name} is from a newer release than this one")
+
+
+def _records(connection: Connection, place: Place, kind: str, run_id: str | None) -> Iterator[Record]:
+    schema = sql.Identifier(place.schema)
+    query = sql.SQL("SELECT record FROM {}").format(sql.Identifier(place.schema, f"trace_{kind}"))
+    parameters: dict[str, Any] = {}
+    if run_id is not None:
+        condition = sql.SQL(_COSTS_OF_RUN).format(schema) if kind == "cost" else sql.SQL("run_id = %(run_id)s")
+        query = sql.SQL("{} WHERE {}").format(query, condition)
+        parameters["run_id"] = storable_text(run_id)
+    with connection.cursor(name="records") as cursor:
+        cursor.itersize = _ROWS_PER_FETCH
+        for (record,) in cursor.execute(query, parameters):
+            yield decode_json(record.encode())
