@@ -15,10 +15,13 @@ from worker.consumer import BatchConsumer
 from worker.kafka import BrokenProducerError, PartitionLostError, TopicPartition
 from worker.lanes import RetryLater, SpoiltLaneError, StopWorkerError
 from worker.metrics import Metrics
+from worker.reading import ReadingRules
 from worker.settings_sections import LimitSettings
 
 ZERO = TopicPartition("topic", 0)
 ONE = TopicPartition("topic", 1)
+
+_RULES = ReadingRules()
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +35,13 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """One batch consumer over a fake broker, run inside one event loop."""
 
-    def __init__(self, *, is_one_lane: bool = True, **limits: Any) -> None:
+    def __init__(self, *, is_one_lane: bool = True, rules: ReadingRules = _RULES, **limits: Any) -> None:
         self.broker = FakeBroker()
         self.group = FakeConsumer(self.broker)
         self.role = FakeRole(self.group, is_one_lane=is_one_lane)
         self.metrics = Metrics()
         values = {"batch_wait_s": 0.005, "shutdown_drain_s": 0.5, "sink_retry_delay_max_s": 0.01} | limits
-        self.service = BatchConsumer(self.role, LimitSettings(**values), self.metrics)
+        self.service = BatchConsumer(self.role, LimitSettings(**values), self.metrics, rules)
 
     @property
     def lane(self) -> FakeLane:

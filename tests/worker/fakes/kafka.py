@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka.errors import CommitFailedError, IllegalStateError, OffsetOutOfRangeError, ProducerFenced
+from aiokafka.errors import (
+    CommitFailedError,
+    CorruptRecordException,
+    IllegalStateError,
+    OffsetOutOfRangeError,
+    ProducerFenced,
+)
 
 from worker.kafka import Header, Message, TopicPartition
 
@@ -27,6 +33,7 @@ class FakeLog:
     messages: list[FakeMessage] = field(default_factory=list)
     beginning: int = 0
     end: int = 0
+    corrupt: frozenset[int] = frozenset()
 
     def append(
         self,
@@ -137,6 +144,9 @@ class FakeConsumer:
                 raise OffsetOutOfRangeError({partition: position})
             ahead = [message for message in log.messages if message.offset >= position]
             messages: list[Message] = [*ahead[:max_records]]
+            if not log.corrupt.isdisjoint(message.offset for message in messages):
+                # As aiokafka does: what was drained of other partitions goes down with the error.
+                raise CorruptRecordException
             max_records -= len(messages)
             self._positions[partition] = messages[-1].offset + 1 if len(messages) < len(ahead) else log.end
             if messages:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from worker.kafka import GroupConsumer, TopicPartition
-from worker.lanes import Batch, committed_positions
+from worker.lanes import Batch, CorruptBatch, committed_positions
 
 
 class FakeLane:
@@ -23,6 +23,7 @@ class FakeLane:
         self.accepted_messages = 0
         self.settled_messages = 0
         self.abandoned_messages = 0
+        self.corrupt: list[tuple[TopicPartition, CorruptBatch]] = []
         self.stopped_at: Mapping[TopicPartition, int] = {}
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
@@ -38,6 +39,8 @@ class FakeLane:
         self.steps.append("handle")
         if self.handle_errors:
             raise self.handle_errors.pop(0)
+        if batch.corrupt is not None:
+            self.corrupt.append((batch.partition, batch.corrupt))
         self.waiting += [message.value for message in batch.messages]
 
     async def flush(self) -> None:
