@@ -18,6 +18,7 @@ from faust.types import AppT
 from mode import Service
 from mode.types import ServiceT
 
+from projections.version import PROJECTION_VERSION
 from worker.consumer import BatchConsumer
 from worker.export_policy import policy_for
 from worker.generation_watch import GenerationWatch
@@ -36,9 +37,11 @@ from worker.sink import SinkRefused
 from worker.sink_place import Serving
 from worker.standstill import check_standstill
 from worker.starting import patiently
-from worker.state import MemoryFoldStore
-from worker.topic_scan import BrokerFailed
-from worker.topics import StartError, prepare_topics
+from worker.state import FoldStore, MemoryFoldStore
+from worker.state_rocks import local_store
+from worker.topic_ids import topic_identities
+from worker.topic_scan import BrokerFailed, broker_errors, open_scan
+from worker.topics import StartError, own_topics, prepare_topics
 from worker.web.health import Readiness, add_pages
 
 _log = structlog.get_logger(__name__)
@@ -136,11 +139,32 @@ async def core_roles(settings: Settings, metrics: Metrics) -> Sequence[Role]:
     if not wanted:
         return ()
     is_fenced = await _decide_fencing(settings)
+    store = await _fold_store(settings) if "fold" in wanted else MemoryFoldStore()
     roles: dict[str, Callable[[], Role]] = {
         "project": lambda: ProjectRole(settings, metrics, is_idempotent=is_fenced),
-        "fold": lambda: FoldRole(settings, metrics, MemoryFoldStore(), is_fenced=is_fenced),
+        "fold": lambda: FoldRole(settings, metrics, store, is_fenced=is_fenced),
     }
     return [roles[name]() for name in wanted]
+
+
+async def _fold_store(settings: Settings) -> FoldStore:
+    """Make what the fold keeps its state in. Raises StartError when state_dir cannot be used, or BrokerFailed."""
+    if settings.state_dir is None:
+        return MemoryFoldStore()
+    facts = own_topics(settings).facts
+    async with open_scan(settings) as scan:
+        with broker_errors(settings):
+            identities = await topic_identities(scan.admin, [facts])
+    topic_id = identities[facts].id if facts in identities else None
+    if topic_id is None:
+        # A topic made anew under the old name would not be noticed, and its state taken for that of the old one.
+        _log.warning("state_not_used", topic=facts, reason="topic_without_id")
+        return MemoryFoldStore()
+    try:
+        return local_store(settings, topic_id, PROJECTION_VERSION)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StartError(f"state_dir cannot be used: {reason}; name a directory that this user may write") from error
 
 
 async def _decide_fencing(settings: Settings) -> bool:

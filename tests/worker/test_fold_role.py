@@ -76,6 +76,7 @@ class Bench:
             store or MemoryFoldStore(),
             asyncio.Semaphore(1),
             is_fenced=self.is_fenced,
+            facts_max=1_000,
         )
         return LaneDriver(self.broker, lane)
 

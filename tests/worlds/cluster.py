@@ -40,7 +40,7 @@ def place(messages: list[SourceMessage], random: Random | None, partition_count:
 
 def said(fold: Fold) -> dict[str, tuple[object, object]]:
     """Give what each aggregate of a fold takes for said: its records and its derived facts, as digests."""
-    emitters = {name: fold._primed(name).emit() for name in fold._aggregates}
+    emitters = {name: fold._primed(name).emit() for name in list(fold._aggregates)}
     return {name: (emitter._records, emitter._facts) for name, emitter in emitters.items()}
 
 

@@ -7,15 +7,15 @@ superseded facts and the committed offset. Every reader of these topics reads co
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import orjson
 import structlog
 
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
-from projections.fold import Change, Fold, FoldResult
+from projections.fold import Change, Fold, FoldResult, Load
 from worker.dead_letters import dead_letter, encode_dead_letter
 from worker.exports import KIND_HEADER, REPO_HEADER, SPLIT_HEADER
+from worker.facts_log import read_log
 from worker.kafka import (
     BatchWriter,
     FencedWriter,
@@ -30,18 +30,20 @@ from worker.kafka import (
     start_producer,
     transactional_producer,
 )
-from worker.lanes import Batch, Lane, SpoiltLaneError, StopWorkerError, committed_positions
+from worker.lanes import Batch, Lane, SpoiltLaneError, committed_positions
 from worker.logs import error_fields
 from worker.metrics import CounterName, Metrics
 from worker.settings import Settings
-from worker.state import FoldStore, Held
+from worker.state import FoldStore, Held, LocalState, StateFailedError
 from worker.topics import fold_group, own_topics
 
 _log = structlog.get_logger(__name__)
 
 # Restoring is a burst of decoding; more at once would only take turns on one event loop.
 _RESTORES_AT_ONCE = 2
-_RESTORE_POLL_MS = 500
+# A restore that is shorter than this is written at once: killed before, it begins where it began.
+_RESTORE_ROWS_MAX = 20_000
+_SETTLED_AT_ONCE = 100
 
 
 class FoldRole:
@@ -59,6 +61,7 @@ class FoldRole:
         self.topics: tuple[str, ...] = (own_topics(settings).facts,)
         metrics.watch("fenced", lambda: [((), float(is_fenced))])
         metrics.watch("held_aggregates", lambda: self._sums(FoldLane.held_counts))
+        metrics.watch("state_facts", lambda: [((), float(sum(lane.facts_held for lane in self._lanes)))])
         metrics.watch("fold_findings", lambda: self._sums(FoldLane.findings))
 
     def make_consumer(self) -> GroupConsumer:
@@ -67,7 +70,15 @@ class FoldRole:
     def make_lanes(self, partitions: frozenset[TopicPartition]) -> Sequence[Lane]:
         self._store.forget_others(frozenset(partition.partition for partition in partitions))
         self._lanes = [
-            FoldLane(partition, self._settings, self._metrics, self._store, self._restores, is_fenced=self._is_fenced)
+            FoldLane(
+                partition,
+                self._settings,
+                self._metrics,
+                self._store,
+                self._restores,
+                is_fenced=self._is_fenced,
+                facts_max=self._settings.limits.state_facts_max // len(partitions),
+            )
             for partition in sorted(partitions)
         ]
         return self._lanes
@@ -92,6 +103,7 @@ class FoldLane:
         restores: asyncio.Semaphore,
         *,
         is_fenced: bool,
+        facts_max: int,
     ) -> None:
         self.partitions = frozenset((partition,))
         self._partition = partition
@@ -100,10 +112,13 @@ class FoldLane:
         self._store = store
         self._restores = restores
         self._is_fenced = is_fenced
+        self._facts_max = facts_max
         self._topics = own_topics(settings)
         self._producer: Producer | None = None
         self._writer: BatchWriter | None = None
         self._held: Held | None = None
+        self._local: LocalState | None = None
+        self._waiting: tuple[Batch, Sequence[tuple[int, Fact]]] | None = None
         self._is_ahead = False
         self._is_careful = False
         self._results: list[FoldResult] = []
@@ -116,6 +131,11 @@ class FoldLane:
     def findings(self) -> Mapping[str, int]:
         """Count what was decided against some fact, by name: no record shows it, and an operator should see it."""
         return {} if self._held is None else self._held.fold.counters()
+
+    @property
+    def facts_held(self) -> int:
+        """How many facts are in memory."""
+        return 0 if self._held is None else self._held.fold.facts_held
 
     @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:
@@ -133,12 +153,38 @@ class FoldLane:
         self._writer = FencedWriter(self._producer, group) if self._is_fenced else BatchWriter(self._producer)
         positions = await committed_positions(consumer, self.partitions)
         position = positions[self._partition]
-        held = self._store.take(self._partition.partition)
-        if held is None or held.position != position:
-            async with self._restores:
-                held = Held(await self._restored(position), position)
-        self._held = held
+        async with self._restores:
+            self._held = await self._held_at(position)
         return positions
+
+    async def _held_at(self, position: int) -> Held:
+        """Give the fold as it is at the committed offset: as it was kept, or from the disk; the rest from the log."""
+        local = self._local = await self._store.open_local(self._partition.partition, position)
+        held = self._store.take(self._partition.partition)
+        if local is None:
+            if held is None or held.position != position:
+                held = Held(await self._read_log(self._new_fold(), 0, position), position)
+            return held
+        fold = self._new_fold(load=self._load, totals=local.totals)
+        if local.position != position:
+            await self._read_log(fold, local.position or 0, position)
+            while fold.settle(_SETTLED_AT_ONCE):  # noqa: ASYNC110  (others get their turn)
+                await asyncio.sleep(0)
+            await self._write_local(fold, position)
+        return Held(fold, position)
+
+    def _new_fold(self, load: Load | None = None, totals: Mapping[str, int] | None = None) -> Fold:
+        settings = self._settings
+        return Fold(generation=settings.generation, unbound=settings.unbound, load=load, totals=totals)
+
+    def _load(self, name: str) -> Iterable[Fact]:
+        assert self._local is not None
+        facts = list(self._local.load(name))
+        self._count_restored("local", len(facts))
+        return facts
+
+    def _count_restored(self, place: str, facts: int) -> None:
+        self._metrics.count("restored_facts", facts, **{"from": place})
 
     def _make_producer(self) -> Producer:
         if not self._is_fenced:
@@ -147,37 +193,23 @@ class FoldLane:
         transactional_id = f"{settings.app_id}-g{settings.generation}-fold-{self._partition.partition}"
         return transactional_producer(settings, transactional_id)
 
-    async def _restored(self, end: int) -> Fold:
-        """Join the facts log of this partition from its beginning up to an offset."""
-        fold = Fold(generation=self._settings.generation, unbound=self._settings.unbound)
+    async def _read_log(self, fold: Fold, begin: int, end: int) -> Fold:
+        """Join the facts log of this partition between two offsets."""
         reader = log_reader(self._settings)
-        reader.assign([self._partition])
         try:
-            await reader.start()
-            beginning = (await reader.beginning_offsets([self._partition]))[self._partition]
-            reader.seek(self._partition, beginning)
-            while await reader.position(self._partition) < end:
-                polled = await reader.getmany(
-                    timeout_ms=_RESTORE_POLL_MS, max_records=self._settings.limits.batch_messages_max
-                )
-                messages = polled.get(self._partition, ())
+            async for part in read_log(reader, self._partition, begin, end, self._settings.limits.batch_messages_max):
                 # What cannot be read was buried when its offset was committed.
-                fold.restore(_items((message for message in messages if message.offset < end), lambda _message: None))
-                if not messages:
-                    await self._check_end(reader, end)
+                items = self._items(part.messages, lambda _message: None)
+                if self._local is not None:
+                    await self._local.fetch(fold.missing(fact.aggregate for _, fact in items))
+                fold.restore(items)
+                self._count_restored("log", len(items))
+                if self._local is not None and self._local.waiting_rows >= _RESTORE_ROWS_MAX:
+                    await self._write_local(fold, part.position, is_finished=False)
                 await asyncio.sleep(0)
         finally:
             await reader.stop()
         return fold
-
-    async def _check_end(self, reader: Any, end: int) -> None:
-        log_end = reader.highwater(self._partition)
-        if log_end is not None and log_end < end and await reader.position(self._partition) >= log_end:
-            message = (
-                f"topic {self._topics.facts} partition {self._partition.partition} ends at offset {log_end}, and {end} "
-                "was committed: the topic was made anew; start another generation"
-            )
-            raise StopWorkerError(message)
 
     # --------------------------------------------------------------------------------------- handle, flush, commit
 
@@ -187,10 +219,29 @@ class FoldLane:
     def handle(self, batch: Batch) -> None:
         assert self._held is not None
         self._is_ahead = True
-        items = _items(batch.messages, self._refuse)
+        items = self._items(batch.messages, self._refuse)
+        if self._local is not None and self._held.fold.missing(fact.aggregate for _, fact in items):
+            # They are on the disk, or new; `flush` looks for them off the event loop, and then folds.
+            self._waiting = batch, items
+        else:
+            self._fold(batch, items)
+
+    def _fold(self, batch: Batch, items: Sequence[tuple[int, Fact]]) -> None:
         for part in [[item] for item in items] if self._is_careful else [items]:
             self._fold_part(part, batch)
         self._folded_facts += len(items)
+
+    async def _fold_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        assert self._held is not None
+        assert self._local is not None
+        (batch, items), self._waiting = self._waiting, None
+        try:
+            await self._local.fetch(self._held.fold.missing(fact.aggregate for _, fact in items))
+        except StateFailedError as error:
+            raise SpoiltLaneError from error
+        self._fold(batch, items)
 
     def _fold_part(self, items: Sequence[tuple[int, Fact]], batch: Batch) -> None:
         assert self._held is not None
@@ -200,6 +251,8 @@ class FoldLane:
             result = self._held.fold.apply(items)
         except MemoryError:
             raise
+        except StateFailedError as error:
+            raise SpoiltLaneError from error
         except Exception as error:
             # The state is half changed now. It is restored, and the next time facts are folded one by one, so that
             # the one that cannot be folded is found and left out.
@@ -208,9 +261,31 @@ class FoldLane:
                 raise SpoiltLaneError from error
             [(offset, _fact)] = items
             _log.error("fact_not_folded", partition=self._partition.partition, offset=offset, **error_fields(error))
-            self._bury(next(message for message in batch.messages if message.offset == offset), "fold_failed")
+            message = next(message for message in batch.messages if message.offset == offset)
+            if self._local is not None and message.key is not None:
+                self._local.delete(message.key)
+            self._bury(message, "fold_failed")
         else:
             self._collect(result)
+
+    def _items(self, messages: Iterable[Message], refuse: Callable[[Message], None]) -> list[tuple[int, Fact]]:
+        """Decode facts with their offsets; tombstones of superseded facts say nothing to the fold, only to the disk."""
+        items = []
+        for message in messages:
+            key, value = message.key or b"", message.value
+            if value is None:
+                if self._local is not None:
+                    self._local.delete(key)
+                continue
+            try:
+                fact = decode_fact(key, value)
+            except (ValueError, TypeError):
+                refuse(message)
+                continue
+            items.append((message.offset, fact))
+            if self._local is not None:
+                self._local.put(key, value, fact)
+        return items
 
     def _refuse(self, message: Message) -> None:
         # Only this program writes the facts log, so this is a foreign message, or a fact of another version of it.
@@ -225,6 +300,8 @@ class FoldLane:
         assert self._writer is not None
         for key in result.superseded:
             self._writer.append(*self._partition, key, None)
+            if self._local is not None:
+                self._local.delete(key)
         self._results.append(result)
 
     def _bury(self, message: Message, reason: str) -> None:
@@ -237,18 +314,36 @@ class FoldLane:
         self._writer.append(topic, partition_of(name, self._settings.partitions), key, value, headers)
 
     async def flush(self) -> None:
+        await self._fold_waiting()
         # Inside a transaction nothing is durable before the offsets are committed with it: `commit` does both.
         if not isinstance(self._writer, FencedWriter):
             assert self._writer is not None
             await self._writer.flush()
 
     async def commit(self, consumer: GroupConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit the offset with the outputs, and then write the state and its position to the disk.
+
+        In this order a state on disk is never ahead of its outputs, whatever ends the worker in between: what it lacks
+        is joined again from the log. (Written before, it would have to be thrown away.)
+        """
         assert self._writer is not None
+        assert self._waiting is None, "what was handled is flushed before it is committed"
         if isinstance(self._writer, FencedWriter) and not self._writer.is_empty():
             await self._writer.commit(positions)
         else:
             # Nothing was made from the batch, or the broker has no transactions; the group's own generation guards it.
             await consumer.commit(positions)
+        if self._local is not None and self._held is not None:
+            try:
+                await self._write_local(self._held.fold, positions[self._partition])
+            except StateFailedError as error:
+                raise SpoiltLaneError from error
+
+    async def _write_local(self, fold: Fold, position: int, *, is_finished: bool = True) -> None:
+        assert self._local is not None
+        await self._local.write(position, fold.totals() if is_finished else None)
+        # Not before: what is let go is on the disk.
+        fold.let_go(self._facts_max)
 
     def settled(self, batches: Sequence[Batch]) -> None:
         assert self._held is not None
@@ -269,29 +364,20 @@ class FoldLane:
 
     def _forget_results(self) -> None:
         self._results.clear()
+        self._waiting = None
         self._folded_facts = 0
 
     async def close(self) -> None:
         held, self._held = self._held, None
-        if held is not None and not self._is_ahead:
+        local, self._local = self._local, None
+        if held is not None and local is None and not self._is_ahead:
             self._store.keep(self._partition.partition, held)
         self._is_ahead = False
+        if local is not None:
+            await local.close()
         producer, self._producer, self._writer = self._producer, None, None
         if producer is not None:
             await producer.abandon()
-
-
-def _items(messages: Iterable[Message], refuse: Callable[[Message], None]) -> list[tuple[int, Fact]]:
-    """Decode facts with their offsets; tombstones of superseded facts say nothing to the state."""
-    items = []
-    for message in messages:
-        if message.value is None:
-            continue
-        try:
-            items.append((message.offset, decode_fact(message.key or b"", message.value)))
-        except (ValueError, TypeError):
-            refuse(message)
-    return items
 
 
 def headers_of(change: Change) -> list[Header]:
