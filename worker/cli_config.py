@@ -27,8 +27,8 @@ Examples:
 def config_command(invocation: Invocation) -> None:
     """Print the effective settings as TOML, secrets masked.
 
-    What the settings file and the environment leave out is printed with its default. A digest key is never printed:
-    `key_env` is followed by whether that variable is set, `key_file` is given by its name.
+    What the settings file and the environment leave out is printed with its default. Digest keys and headers are never
+    printed: `key_env` is followed by whether that variable is set, `key_file` is given by its name.
     """
     click.echo(describe_settings(invocation.settings()), nl=False)
 
@@ -67,11 +67,15 @@ def _export_lines(export: ExportSettings) -> Iterator[str]:
     yield from _line("profile", export.profile)
     yield from _line("public_repos", sorted(export.public_repos))
     yield from _line("estimate_costs", export.estimate_costs)
-    if export.key_env is not None:
-        state = f"set: {MASK}" if os.environ.get(export.key_env) else "not set"
-        yield f"key_env = {_toml(export.key_env)}  # {state}"
-    if export.key_file is not None:
-        yield from _line("key_file", export.key_file.name)
+    for name, variable, file in (
+        ("key", export.key_env, export.key_file),
+        ("headers", export.headers_env, export.headers_file),
+    ):
+        if variable is not None:
+            state = f"set: {MASK}" if os.environ.get(variable) else "not set"
+            yield f"{name}_env = {_toml(variable)}  # {state}"
+        if file is not None:
+            yield from _line(f"{name}_file", file.name)
     if export.filter is not None:
         yield "[exports.filter]"
         for field in type(export.filter).model_fields:

@@ -243,7 +243,8 @@ def variable_names(model: type[BaseModel] = Settings, prefix: str = ENV_PREFIX) 
 def _unknown_variables(exports: tuple[ExportSettings, ...]) -> list[str]:
     known = list(variable_names())
     # A digest key may well live in a variable that carries our prefix.
-    allowed = {*known, *ENV_RESERVED, *(export.key_env.upper() for export in exports if export.key_env)}
+    secrets = {name.upper() for export in exports for name in (export.key_env, export.headers_env) if name}
+    allowed = {*known, *ENV_RESERVED, *secrets}
     return [
         f"environment variable {name}: no such setting{_did_you_mean(name.upper(), known)}"
         for name in sorted(os.environ)

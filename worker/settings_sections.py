@@ -197,6 +197,8 @@ class ExportSettings(_Section):
     public_repos: frozenset[Repository] = frozenset()
     key_env: Annotated[str, Field(min_length=1)] | None = None
     key_file: Path | None = None
+    headers_env: Annotated[str, Field(min_length=1)] | None = None
+    headers_file: Path | None = None
     estimate_costs: bool | None = None
     filter: ExportFilterSettings | None = None
 
@@ -211,25 +213,53 @@ class ExportSettings(_Section):
         if not self.redact and self.profile != "normal":
             message = f"export {self.name} has redact = false, so no profile {self.profile}; give one of the two"
             raise ValueError(message)
+        if self.headers_env is not None and self.headers_file is not None:
+            message = f"export {self.name} has both headers_env and headers_file; give one"
+            raise ValueError(message)
+        if (self.headers_env or self.headers_file) and not self.sink.startswith("otlp:"):
+            message = f"export {self.name} has headers, and only an otlp: sink sends any"
+            raise ValueError(message)
         return self
 
     def load_key(self, environ: Mapping[str, str] | None = None) -> bytes:
         """Read the digest key of a redacting export; `SettingsError` when it is missing, unreadable or empty."""
-        where, key = self._read_key(os.environ if environ is None else environ)
+        found = self._read_secret("key", self.key_env, self.key_file, os.environ if environ is None else environ)
+        if found is None:
+            raise SettingsError([f"export {self.name} has no digest key: give key_env or key_file"])
+        where, data = found
+        # Editors and `openssl rand -hex 32 > key` end a file with a newline that nobody means as part of the key.
+        key = data if self.key_env is not None else data.removesuffix(b"\n").removesuffix(b"\r")
         if not key:
             raise SettingsError([f"export {self.name}: the digest key in {where} is empty"])
         return key
 
-    def _read_key(self, environ: Mapping[str, str]) -> tuple[str, bytes]:
-        if self.key_env is not None:
-            if self.key_env not in environ:
-                raise SettingsError([f"export {self.name}: environment variable {self.key_env} (key_env) is not set"])
-            return f"environment variable {self.key_env}", environ[self.key_env].encode("utf-8", "surrogateescape")
-        if self.key_file is None:
-            raise SettingsError([f"export {self.name} has no digest key: give key_env or key_file"])
+    def load_headers(self, environ: Mapping[str, str] | None = None) -> str:
+        """Read what a receiver wants beside every request, a line `Name: value` each; empty when nothing is named.
+
+        `SettingsError` when it is missing or unreadable.
+        """
+        values = os.environ if environ is None else environ
+        found = self._read_secret("headers", self.headers_env, self.headers_file, values)
+        if found is None:
+            return ""
+        where, data = found
         try:
-            # Editors and `openssl rand -hex 32 > key` end a file with a newline that nobody means as part of the key.
-            return f"file {self.key_file.name}", self.key_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+            return data.decode()
+        except UnicodeDecodeError:
+            raise SettingsError([f"export {self.name}: the headers in {where} are not UTF-8"]) from None
+
+    def _read_secret(
+        self, what: str, variable: str | None, file: Path | None, environ: Mapping[str, str]
+    ) -> tuple[str, bytes] | None:
+        """Read what an environment variable or a file holds, and say where it stands; None when neither is named."""
+        if variable is not None:
+            if variable not in environ:
+                raise SettingsError([f"export {self.name}: environment variable {variable} ({what}_env) is not set"])
+            return f"environment variable {variable}", environ[variable].encode("utf-8", "surrogateescape")
+        if file is None:
+            return None
+        try:
+            return f"file {file.name}", file.read_bytes()
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise SettingsError([f"export {self.name}: cannot read key_file {self.key_file.name}: {reason}"]) from error
+            raise SettingsError([f"export {self.name}: cannot read {what}_file {file.name}: {reason}"]) from error
