@@ -19,6 +19,8 @@ READERS: Final[dict[str, str]] = {
 }
 """URL scheme, that of the sink, to ``module:class``, as text, so that a driver loads only when a URL names it."""
 
+_SERVERS: Final = frozenset({"postgresql"})
+
 
 class RecordsUnreadable(Exception):  # noqa: N818  (a state of the destination, not a fault of the program)
     """The records cannot be read; the text says why in one line and holds nothing of a record.
@@ -54,8 +56,13 @@ def open_reader(url: str) -> RecordReader:
     scheme, _, location = url.partition(":")
     if scheme not in READERS or location in ("", "-"):
         # The URL itself may hold a password, so only its scheme is repeated.
-        known = ", ".join(f"{name}:PATH" for name in READERS)
+        known = ", ".join(f"{name}:{'//…' if name in _SERVERS else 'PATH'}" for name in READERS)
         raise RecordsUnreadable(f"no records can be read back from {scheme}: (but from {known})", is_usage=True)
     module, _, name = READERS[scheme].partition(":")
-    reader: RecordReader = getattr(importlib.import_module(module), name)(location)
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError:
+        message = f"the driver of {scheme}: is missing; install trace-projector[{scheme}]"
+        raise RecordsUnreadable(message, is_usage=True) from None
+    reader: RecordReader = getattr(loaded, name)(location)
     return reader

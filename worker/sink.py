@@ -89,8 +89,11 @@ class Sink(Protocol):
     equal to the one it holds changes nothing. So any batching, order and repetition of upserts leaves the same content.
     """
 
-    single_writer: ClassVar[bool]
-    """Whether one member of an export's group has to take all partitions."""
+    @property
+    def single_writer(self) -> bool:
+        """Whether one member of an export's group has to take all partitions."""
+        ...
+
     is_durable: ClassVar[bool]
     """Whether what was written outlives the process."""
 

@@ -36,8 +36,7 @@ def sink_origin(app_id: str, generation: int, *, is_switchable: bool) -> str:
 class SinkPlace:
     """A switchable sink, at the place that its generation has when it is opened."""
 
-    # As of every sink that is a file.
-    single_writer: ClassVar[bool] = True
+    # As of every sink that can be switched.
     is_durable: ClassVar[bool] = True
 
     def __init__(self, url: str, policy_digest: str, generation: int, serving: Serving) -> None:
@@ -48,6 +47,12 @@ class SinkPlace:
         self._serving = serving
         self._is_in_place = False
         self._sink: Sink | None = None
+        self._has_single_writer = open_sink(url, policy_digest).single_writer
+
+    @property
+    def single_writer(self) -> bool:
+        """As of the sink whose place it is."""
+        return self._has_single_writer
 
     async def open(self) -> bool:
         self._is_in_place = self._serving.generation == self._generation

@@ -1,16 +1,18 @@
 """Sinks that can be filled beside what their readers see, and put in its place in one step.
 
 A sink that is a file is filled beside it, under its name with a dot and a word behind (``traces.duckdb.g2``), and then
-renamed: a reader has the old file or the new one, whole. Rules for editing: a file gets its name by renaming alone; a
-switch that was interrupted is finished by doing it once more; what is replaced keeps a name until it is discarded.
+renamed: a reader has the old file or the new one, whole. A sink that is a place in a server is switched there, by a
+module of its own. Rules for editing: a file gets its name by renaming alone; a switch that was interrupted is finished
+by doing it once more; what is replaced keeps a name until it is discarded.
 """
 
 import fcntl
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import duckdb
 import orjson
@@ -36,16 +38,26 @@ class SwitchableFiles(NamedTuple):
     hold: Callable[[Path], AbstractContextManager[None]]
 
 
+class SwitchablePlaces(Protocol):
+    """The same four functions for places in a server, of locations in the stead of URLs."""
+
+    def beside(self, location: str, word: str) -> str: ...
+    def policy_of(self, location: str) -> str | None: ...
+    def switch(self, location: str, word: str, policy_digest: str, keep: str | None) -> None: ...
+    def discard(self, location: str, word: str) -> bool: ...
+
+
 def can_be_switched(url: str) -> bool:
     """Whether the sink that a URL names can be filled beside its place. Raises SinkRefused for no sink's URL."""
     scheme, location = split_sink_url(url)
-    return scheme in _KINDS and bool(location)
+    return (scheme in _KINDS or scheme in _SERVERS) and bool(location)
 
 
 def beside(url: str, word: str) -> str:
     """Give the URL of what is filled beside a sink under a word: ``duckdb:traces.duckdb.g2``."""
     assert can_be_switched(url)
-    return f"{url}.{word}"
+    places, location = _server_of(url)
+    return f"{url}.{word}" if places is None else f"{url.partition(':')[0]}:{places.beside(location, word)}"
 
 
 def policy_of(url: str) -> str | None:
@@ -53,6 +65,9 @@ def policy_of(url: str) -> str | None:
 
     Raises SinkBusy while a writer has it, and SinkRefused for files that are no sink's.
     """
+    places, location = _server_of(url)
+    if places is not None:
+        return places.policy_of(location)
     kind, path = _kind_and_path(url)
     return kind.policy_of(path)
 
@@ -63,6 +78,10 @@ def switch(url: str, word: str, policy_digest: str, keep: str | None) -> None:
     With ``keep`` None it is gone. May be done again after an interruption, and does nothing when it was done. Raises
     SinkBusy while a writer has either, and SinkRefused when nothing of this policy is there to be put in place.
     """
+    places, location = _server_of(url)
+    if places is not None:
+        places.switch(location, word, policy_digest, keep)
+        return
     kind, final = _kind_and_path(url)
     staged, plan = Path(f"{final}.{word}"), Path(f"{final}.{word}.switching")
     if not plan.exists() and not _last(kind, staged).exists() and kind.policy_of(final) == policy_digest:
@@ -89,6 +108,9 @@ def switch(url: str, word: str, policy_digest: str, keep: str | None) -> None:
 
 def discard(url: str, word: str) -> bool:
     """Remove what stands beside a sink under a word; whether anything was there."""
+    places, location = _server_of(url)
+    if places is not None:
+        return places.discard(location, word)
     kind, final = _kind_and_path(url)
     place = Path(f"{final}.{word}")
     present = [path for suffix in kind.suffixes if (path := _with(place, suffix)).exists()]
@@ -97,6 +119,17 @@ def discard(url: str, word: str) -> bool:
     if present:
         sync_directory(final.parent)
     return bool(present)
+
+
+def _server_of(url: str) -> tuple[SwitchablePlaces | None, str]:
+    """The functions for a sink that is in a server, None for a file, and its location. Raises SinkRefused."""
+    scheme, location = split_sink_url(url)
+    if scheme not in _SERVERS:
+        return None, location
+    try:
+        return cast("SwitchablePlaces", importlib.import_module(_SERVERS[scheme])), location
+    except ImportError:
+        raise SinkRefused(f"the driver of {scheme}: is missing; install trace-projector[{scheme}]") from None
 
 
 def _kind_and_path(url: str) -> tuple[SwitchableFiles, Path]:
@@ -221,4 +254,10 @@ _KINDS: Final = {
     # What the state says is last: until it has moved, the file that stands there is the old one's.
     "jsonl": SwitchableFiles(("", ".pricing", ".pricing.state", ".state"), _jsonl_policy, _jsonl_held),
 }
-"""By URL scheme. Sinks that are no files of ours cannot be switched: their readers see records change one by one."""
+"""By URL scheme, files."""
+
+_SERVERS: Final[dict[str, str]] = {"postgresql": "worker.postgresql_place"}
+"""By URL scheme, the module of what is in a server, as text, so that a driver loads only when a URL names it.
+
+Sinks that are in neither table cannot be switched: their readers see records change one by one.
+"""

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests: a cluster of its own in a temporary directory, started when the first test wants it."""
+"""A PostgreSQL server for tests: a cluster in a temporary directory, started when the first test wants it."""
 
 import atexit
 import os

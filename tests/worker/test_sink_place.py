@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.sinks.destinations import DESTINATIONS
 from tests.worker.test_sink_switch import runs, upsert
 from worker.sink import SinkBusy, SinkRefused, open_sink
 from worker.sink_place import Serving, SinkPlace, sink_origin
@@ -13,9 +14,15 @@ from worker.sink_switch import beside, switch
 OLD, NEW = "digest-of-generation-1", "digest-of-generation-2"
 
 
-@pytest.fixture(params=["duckdb", "jsonl"])
+@pytest.fixture(params=["duckdb", "jsonl", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{request.param}:{tmp_path / 'traces.sink'}"
+    return DESTINATIONS[request.param](tmp_path).url
+
+
+@pytest.fixture(params=["duckdb", "postgresql"])
+def looked_up_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A sink that is looked up anew with every write."""
+    return DESTINATIONS[request.param](tmp_path).url
 
 
 def test_a_generation_that_does_not_serve_writes_beside_and_takes_its_place_when_it_does(url: str) -> None:
@@ -44,8 +51,8 @@ def test_a_generation_that_does_not_serve_writes_beside_and_takes_its_place_when
     assert runs(beside(url, "g1")) == ["old", "old-2"]
 
 
-def test_a_write_into_what_was_moved_meanwhile_waits_instead_of_stopping_the_worker(tmp_path: Path) -> None:
-    url = f"duckdb:{tmp_path / 'traces.duckdb'}"
+def test_a_write_into_what_was_moved_meanwhile_waits_instead_of_stopping_the_worker(looked_up_url: str) -> None:
+    url = looked_up_url
 
     async def story() -> None:
         serving = Serving(1)

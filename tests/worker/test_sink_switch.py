@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from projections.canonical import encode_record
-from worker.readers.duckdb_file import DuckDBReader
-from worker.readers.jsonl import JsonlReader
+from tests.worker.sinks.destinations import DESTINATIONS
+from worker.record_reader import open_reader
 from worker.sink import Pricing, Sink, SinkBusy, SinkRefused, Upsert, open_sink
 from worker.sink_switch import beside, can_be_switched, discard, policy_of, switch
 
@@ -44,14 +44,17 @@ def fill(url: str, digest: str, *upserts: Upsert) -> None:
 
 
 def runs(url: str) -> list[str]:
-    path = url.partition(":")[2]
-    reader = DuckDBReader(path) if url.startswith("duckdb") else JsonlReader(path)
-    return sorted(record["runId"] for record in reader.read(KINDS))
+    return sorted(record["runId"] for record in open_reader(url).read(KINDS))
+
+
+@pytest.fixture(params=["duckdb", "jsonl", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return DESTINATIONS[request.param](tmp_path).url
 
 
 @pytest.fixture(params=["duckdb", "jsonl"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{request.param}:{tmp_path / 'traces.sink'}"
+def file_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return DESTINATIONS[request.param](tmp_path).url
 
 
 def test_readers_have_the_old_or_the_new_and_the_old_is_kept_under_a_name(url: str) -> None:
@@ -91,12 +94,12 @@ def test_only_what_was_filled_under_the_right_policy_is_put_in_place(url: str) -
     assert runs(url) == ["old-1"]
 
 
-def test_a_file_of_somebody_else_is_not_replaced(url: str) -> None:
-    Path(url.partition(":")[2]).write_text("something of somebody", encoding="utf-8")
-    fill(beside(url, "g2"), NEW, upsert("new-1", 2))
+def test_a_file_of_somebody_else_is_not_replaced(file_url: str) -> None:
+    Path(file_url.partition(":")[2]).write_text("something of somebody", encoding="utf-8")
+    fill(beside(file_url, "g2"), NEW, upsert("new-1", 2))
     with pytest.raises(SinkRefused):
-        switch(url, "g2", NEW, keep="g1")
-    assert Path(url.partition(":")[2]).read_text(encoding="utf-8") == "something of somebody"
+        switch(file_url, "g2", NEW, keep="g1")
+    assert Path(file_url.partition(":")[2]).read_text(encoding="utf-8") == "something of somebody"
 
 
 def test_what_is_discarded_is_gone(url: str, tmp_path: Path) -> None:
@@ -171,8 +174,9 @@ def test_a_duckdb_writer_under_whose_feet_the_file_was_replaced_writes_nothing_i
     assert runs(url) == ["new-1"]
 
 
-def test_only_sinks_that_are_our_files_can_be_switched() -> None:
-    assert [can_be_switched(name) for name in ("duckdb:a", "jsonl:a", "memory:a", "-")] == [True, True, False, False]
+def test_only_files_and_schemas_of_ours_can_be_switched() -> None:
+    names = ("duckdb:a", "jsonl:a", "postgresql://host/db", "memory:a", "-")
+    assert [can_be_switched(name) for name in names] == [True, True, True, False, False]
 
 
 def test_a_state_that_is_none_is_refused(tmp_path: Path) -> None:

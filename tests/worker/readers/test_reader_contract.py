@@ -15,6 +15,7 @@ from worker.sink import SINKS, Sink, SinkBusy, open_sink
 from worker.sink_columns import COLUMNS
 
 KINDS = tuple(COLUMNS)
+FILES = [name for name in READERS if DESTINATIONS[name].is_file]
 BATCHES = 12
 
 
@@ -132,7 +133,7 @@ async def _patiently(step: Any) -> None:
             return
 
 
-@pytest.mark.parametrize("scheme", READERS)
+@pytest.mark.parametrize("scheme", FILES)
 def test_a_file_that_is_not_there_is_a_wrong_place(scheme: str, tmp_path: Path) -> None:
     with pytest.raises(RecordsUnreadable, match="there is no file") as refused:
         list(open_reader(f"{scheme}:{tmp_path / 'none'}").read(KINDS))
@@ -140,7 +141,7 @@ def test_a_file_that_is_not_there_is_a_wrong_place(scheme: str, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("scheme", READERS)
+@pytest.mark.parametrize("scheme", FILES)
 def test_a_file_of_something_else_is_refused_without_a_word_of_it(scheme: str, tmp_path: Path) -> None:
     path = tmp_path / "else"
     path.write_text("ZZSECRETZZ " * 1_000)

@@ -157,7 +157,7 @@ class PostgreSQLDestination(Destination):
         return {
             (str(kind), str(record_id)): record.encode()
             for kind in COLUMNS
-            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # type: ignore[arg-type]  # noqa: S608
+            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # noqa: S608
         }
 
 
