@@ -25,7 +25,7 @@ FIELDS = frozenset(
         "event", "level", "timestamp", "logger",
         # where something happened
         "app_id", "generation", "serving", "role", "roles", "export", "source", "topic", "topics", "partition",
-        "partitions", "offset", "kind", "host", "port",
+        "partitions", "offset", "first_offset", "last_offset", "next_offset", "kind", "host", "port",
         # what happened, in bounded words
         "reason", "error", "raised_at", "fencing", "signal", "problem", "way_out",
         # how much

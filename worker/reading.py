@@ -207,7 +207,7 @@ class Reader:
                 partition=place.partition,
                 first_offset=wanted,
                 last_offset=begins - 1 if lost else None,
-                goes_on_at=begins,
+                next_offset=begins,
                 problem="deleted before they were read" if lost else "the log ends before the offset to be read next",
             )
 
@@ -258,7 +258,7 @@ class Reader:
         suspect.tries += 1
         suspect.retry_at = time.monotonic() + _RETRY_FIRST_S * 2**suspect.tries
         where: dict[str, Any] = {"topic": place.topic, "partition": place.partition, "offset": offset}
-        self._log.warning("batch_is_corrupt", tries=suspect.tries, **where)
+        self._log.warning("batch_is_corrupt", failures=suspect.tries, **where)
         if suspect.tries < self._limits.corrupt_batch_tries_max:
             return
         if self._rules.on_corrupt_batch == "stop":

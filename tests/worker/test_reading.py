@@ -55,7 +55,7 @@ def test_a_corrupt_batch_stops_its_partition_behind_what_is_whole_and_nothing_el
         [stop] = [log for log in logs if log["event"] == "partition_stopped"]
         assert (stop["topic"], stop["partition"], stop["offset"]) == ("topic", 0, 3)
         assert "kafka.on_corrupt_batch" in stop["way_out"]
-        assert [log["tries"] for log in logs if log["event"] == "batch_is_corrupt"] == [1, 2, 3, 4, 5]
+        assert [log["failures"] for log in logs if log["event"] == "batch_is_corrupt"] == [1, 2, 3, 4, 5]
         await world.service.stop()
         durable = [value for lane in world.role.lanes for value in lane.durable]
         assert sorted(map(repr, durable)) == sorted(
@@ -179,7 +179,7 @@ def test_offsets_that_are_gone_when_a_partition_is_opened_are_skipped_when_the_s
         assert world.lane.durable == [b"h"]
         assert world.metrics.value("missing_offsets", role="fake", topic="topic", partition=0) == 4
         [lost] = [log for log in logs if log["event"] == "offsets_missing"]
-        assert (lost["partition"], lost["first_offset"], lost["last_offset"], lost["goes_on_at"]) == (0, 3, 6, 7)
+        assert (lost["partition"], lost["first_offset"], lost["last_offset"], lost["next_offset"]) == (0, 3, 6, 7)
         await world.service.stop()
 
     run(story)
