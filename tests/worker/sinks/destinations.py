@@ -9,7 +9,7 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, LiteralString
+from typing import Any, ClassVar
 
 import duckdb
 
@@ -78,7 +78,29 @@ class Destination:
         return self.run(write_all)
 
 
-class DuckDBDestination(Destination):
+class SqlDestination(Destination):
+    """A destination with the tables and views that the README asks its questions of."""
+
+    def query(self, sql: str, time_zone: str = "UTC") -> list[tuple[Any, ...]]:
+        """Rows as somebody sees them who is in a time zone; JSON as Python values."""
+        return [tuple(row.values()) for row in self.rows(sql, time_zone)]
+
+    def row(self, sql: str) -> dict[str, Any]:
+        (row,) = self.rows(sql)
+        return row
+
+    def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def records(self) -> dict[RecordKey, bytes]:
+        return {
+            (kind, record_id): record.encode()
+            for kind in COLUMNS
+            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # noqa: S608
+        }
+
+
+class DuckDBDestination(SqlDestination):
     is_file = True
 
     @property
@@ -89,23 +111,19 @@ class DuckDBDestination(Destination):
     def url(self) -> str:
         return f"duckdb:{self.path}"
 
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
         with duckdb.connect(str(self.path), read_only=True) as connection:
-            return connection.execute(sql).fetchall()
-
-    def row(self, sql: str) -> dict[str, Any]:
-        with duckdb.connect(str(self.path), read_only=True) as connection:
+            connection.execute(f"SET TimeZone = '{time_zone}'")
             cursor = connection.execute(sql)
             assert cursor.description is not None
-            (values,) = cursor.fetchall()
-            return dict(zip([name for name, *_ in cursor.description], values, strict=True))
-
-    def records(self) -> dict[RecordKey, bytes]:
-        return {
-            (kind, record_id): record.encode()
-            for kind in COLUMNS
-            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # noqa: S608
-        }
+            columns = [(name, str(type_)) for name, type_, *_ in cursor.description]
+            return [
+                {
+                    name: json.loads(value) if type_ == "JSON" and value else value
+                    for (name, type_), value in zip(columns, row, strict=True)
+                }
+                for row in cursor.fetchall()
+            ]
 
 
 class JsonlDestination(Destination):
@@ -127,7 +145,7 @@ class JsonlDestination(Destination):
         return by_key(self.path.read_bytes())
 
 
-class PostgreSQLDestination(Destination):
+class PostgreSQLDestination(SqlDestination):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.server = postgresql.server()
@@ -141,24 +159,12 @@ class PostgreSQLDestination(Destination):
     def url(self) -> str:
         return self.server.url(self.schema)
 
-    def query(self, sql: LiteralString) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
         with self.server.connect(self.schema) as connection:
+            connection.execute(f"SET TimeZone = '{time_zone}'")
             cursor = connection.execute(sql)
-            return cursor.fetchall() if cursor.description else []
-
-    def row(self, sql: LiteralString) -> dict[str, Any]:
-        with self.server.connect(self.schema) as connection:
-            cursor = connection.execute(sql)
-            assert cursor.description is not None
-            (values,) = cursor.fetchall()
-            return dict(zip([column.name for column in cursor.description], values, strict=True))
-
-    def records(self) -> dict[RecordKey, bytes]:
-        return {
-            (str(kind), str(record_id)): record.encode()
-            for kind in COLUMNS
-            for record_id, record in self.query(f"SELECT id, record FROM trace_{kind}")  # noqa: S608
-        }
+            names = [column.name for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()] if names else []
 
 
 class MemoryDestination(Destination):

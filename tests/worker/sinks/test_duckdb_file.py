@@ -2,16 +2,12 @@
 
 import asyncio
 import itertools
-import json
-import math
 import os
-import random
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +16,6 @@ from typing import Any
 import duckdb
 import pytest
 
-from projections.ids import ConversationIdentity, conversation_ref, cost_id
-from projections.usage import fold_usage
 from tests.worker.sinks.destinations import (
     DESTINATIONS,
     DOC_RUN,
@@ -33,7 +27,6 @@ from tests.worker.sinks.destinations import (
     upsert,
 )
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
-from worker.sink_columns import COLUMNS, Column
 from worker.sinks import duckdb_file
 
 RUN_ID = DOC_RUN[0]["id"]
@@ -48,206 +41,10 @@ def doc_run() -> list[Upsert]:
     return [upsert(record, offset) for offset, record in enumerate(DOC_RUN)]
 
 
-# -------------------------------------------------------------------------------------------------- columns and views
-
-
-def value_at(record: dict[str, Any], column: Column) -> Any:
-    value: Any = record
-    for key in column.path:
-        value = value.get(key) if isinstance(value, dict) else None
-    if value is None or column.type == "json":
-        return value
-    if column.type == "time":
-        return datetime.fromisoformat(value)
-    return str(value) if column.type == "text" else value
-
-
-def test_every_column_holds_what_the_record_says(file: DuckDBDestination) -> None:
-    file.write(doc_run())
-    for record in DOC_RUN:
-        row = file.row(f"SELECT * FROM trace_{record['kind']} WHERE id = '{record['id']}'")  # noqa: S608
-        for column in COLUMNS[record["kind"]]:
-            expected = value_at(record, column)
-            found = json.loads(row[column.name]) if column.type == "json" and expected else row[column.name]
-            assert found == expected, column.name
-
-
-def test_a_redacted_number_and_an_unredacted_one_share_a_column(file: DuckDBDestination) -> None:
-    pull = next(record for record in DOC_RUN if record.get("artifactKind") == "pr")
-    digest = "hmac-sha256:" + "0" * 64
-    file.write([upsert(pull, 1), upsert({**pull, "id": digest, "number": digest}, 2)])
-    assert {number for (number,) in file.query("SELECT number FROM trace_artifact")} == {str(pull["number"]), digest}
-
-
-def test_a_time_beyond_microseconds_is_cut_in_its_column_and_whole_in_the_record(file: DuckDBDestination) -> None:
-    at = "2026-09-28T23:59:59.123456789+02:00"
-    file.write([upsert(run_record("r1", at=at), 1)])
-    row = file.row("SELECT started_at, record FROM trace_run")
-    assert row["started_at"] == datetime(2026, 9, 28, 21, 59, 59, 123456, tzinfo=UTC)
-    assert at in row["record"]
-
-
-def test_columns_of_a_text_that_json_functions_refuse_are_filled_all_the_same(file: DuckDBDestination) -> None:
-    record = {**run_record("r1"), "error": "cut \ud83d and \x00"}
-    file.write([upsert(record, 1, json_bytes=json.dumps(record, separators=(",", ":")).encode())])
-    row = file.row("SELECT error, workflow_name FROM trace_run")
-    assert row == {"error": "cut \ufffdd83d and \ufffd0000", "workflow_name": "doc-change"}
-
-
-def test_trace_runs_of_the_documentation_run(file: DuckDBDestination) -> None:
-    file.write(doc_run())
-    assert file.row("SELECT * FROM trace_runs") == {
-        "run_id": RUN_ID,
-        "workflow_name": "doc-change",
-        "status": "completed",
-        "started_at": datetime(2026, 9, 28, 10, tzinfo=UTC),
-        "completed_at": datetime(2026, 9, 28, 11, 2, 41, tzinfo=UTC),
-        "duration_s": 3761.0,
-        "error": None,
-        "attempts": 7,
-        "retries": 1,
-        "failed_attempts": 1,
-        "open_gates": 0,
-        "calls": 1,
-        "tool_calls": 1,
-        "tool_errors": 0,
-        "input_tokens": 10_300,
-        "output_tokens": 2_700,
-        "cached_input_tokens": 0,
-        "total_tokens": 13_000,
-        "cost_usd": 0.35,
-        "known_cost_usd": 0.35,
-        "costs_unknown": 0,
-    }
-
-
-def test_trace_runs_counts_what_is_open_and_what_failed(file: DuckDBDestination) -> None:
-    gate = next(record for record in DOC_RUN if record.get("gateKind") == "human")
-    call = next(record for record in DOC_RUN if record["kind"] == "call")
-    more = [
-        {**gate, "id": gate["id"] + ":7", "status": "pending"},
-        {**call, "id": call["id"] + "a", "isError": True},
-        {**call, "id": call["id"] + "b", "isError": None},
-        {**call, "id": call["id"] + "c", "callKind": "model", "isError": True},
-    ]
-    file.write([*doc_run(), *(upsert(record, 100 + n) for n, record in enumerate(more))])
-    counts = "open_gates, calls, tool_calls, tool_errors"
-    assert file.query(f"SELECT {counts} FROM trace_runs") == [(1, 4, 3, 1)]  # noqa: S608
-
-
-def test_a_run_of_which_nothing_else_is_known_has_zero_counts_and_unknown_sums(file: DuckDBDestination) -> None:
-    file.write([upsert(run_record("r1"), 1)])
-    row = file.row("SELECT * FROM trace_runs")
-    assert {row[name] for name in ("attempts", "retries", "open_gates", "calls", "costs_unknown")} == {0}
-    assert {row[name] for name in ("duration_s", "input_tokens", "total_tokens", "cost_usd", "known_cost_usd")} == {
-        None
-    }
-
-
-def test_trace_attempts_has_a_row_for_every_attempt(file: DuckDBDestination) -> None:
-    file.write(doc_run())
-    attempts = [record for record in DOC_RUN if record["kind"] == "attempt"]
-    assert len(file.query("SELECT * FROM trace_attempts")) == len(attempts)
-    retried = file.row("SELECT * FROM trace_attempts WHERE step_id = 'draft' AND iteration = 0 AND attempt = 1")
-    assert (retried["outcome"], retried["calls"], retried["cost_usd"], retried["duration_s"]) == (
-        "succeeded",
-        1,
-        0.31,
-        330.0,
-    )
-    review = file.row("SELECT * FROM trace_attempts WHERE step_id = 'owner-review' AND iteration = 0")
-    assert review["gate_wait_s"] == pytest.approx(807.9)
-
-
-def test_the_day_of_spend_is_that_of_utc(file: DuckDBDestination) -> None:
-    cost = next(record for record in DOC_RUN if record["kind"] == "cost")
-    file.write([upsert({**cost, "at": "2026-09-29T00:30:00.000+02:00"}, 1)])
-    with duckdb.connect(str(file.path), read_only=True) as connection:
-        connection.execute("SET TimeZone = 'Asia/Tokyo'")
-        assert connection.execute("SELECT CAST(day AS VARCHAR) FROM trace_spend").fetchall() == [("2026-09-28",)]
-
-
 def test_only_what_is_deleted_now_stands_among_the_deletions(file: DuckDBDestination) -> None:
     one, two = run_record("r1"), run_record("r2")
     file.write([deletion(one, 1), deletion(two, 2)], [upsert(one, 3)])
     assert file.query("FROM trace_deletions") == [("run", "r2", 1, 2)]
-
-
-# ------------------------------------------------------------------------------- spend: sums never double, null is null
-
-
-def _measurement(rng: random.Random, *, delta: bool) -> dict[str, Any]:
-    counts = ["input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total"]
-    body = {
-        "model": rng.choice([None, "m-1", "m-2"]),
-        "tokens": {name: rng.choice([None, *range(1, 9)]) if rng.random() < 0.2 else 7 for name in counts},
-        "cost": None if rng.random() < 0.1 else {"usd": rng.randrange(1_000) / 1_000, "kind": "estimate"},
-        "source": "s",
-    }
-    if delta:
-        return {"kind": "delta", "responseId": f"msg-{rng.randrange(4)}", **body}
-    return {
-        "kind": "snapshot",
-        "scope": rng.choice(["turn", "conversation"]),
-        "scopeId": f"scope-{rng.randrange(2)}",
-        "epoch": f"epoch-{rng.randrange(2)}",
-        "sequence": rng.randrange(5),
-        **body,
-    }
-
-
-def _conversations(seed: int) -> Iterator[tuple[str, ConversationIdentity, list[dict[str, Any]]]]:
-    """Run, conversation, and measurements in source order; two conversations to a run."""
-    rng = random.Random(seed)
-    for number in range(120):
-        kinds = rng.choice([(True,), (False,), (True, False)])
-        measurements = [_measurement(rng, delta=rng.choice(kinds)) for _ in range(rng.randrange(1, 9))]
-        yield f"run-{number // 2}", ConversationIdentity("codex", "host", f"conv-{number}"), measurements
-
-
-def _newest_per_record(
-    identity: ConversationIdentity, measurements: Sequence[dict[str, Any]]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The cost records that are left of measurements: one per id, with the last report of the highest sequence."""
-    newest: dict[str, dict[str, Any]] = {}
-    for measurement in measurements:
-        record_id = cost_id(identity, measurement)
-        known = newest.get(record_id)
-        if known is None or measurement.get("sequence", 0) >= known.get("sequence", 0):
-            newest[record_id] = measurement
-    yield from newest.items()
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    return None if not values or None in values else sum(values)
-
-
-def test_spend_follows_the_fold_of_usage_and_an_unknown_part_makes_a_sum_unknown(file: DuckDBDestination) -> None:
-    records: list[dict[str, Any]] = []
-    folded: dict[str, list[Any]] = {}
-    for run, identity, measurements in _conversations(seed=7):
-        folded.setdefault(run, []).extend(fold_usage(measurements).measurements)
-        for record_id, measurement in _newest_per_record(identity, measurements):
-            head = {"schema": "titan.trace/v1", "kind": "cost", "id": record_id, "runId": run}
-            times = {"at": "2026-09-28T10:00:40.000Z", "conversation": conversation_ref(identity)}
-            records.append({**head, **times, "measurement": measurement})
-    runs = [run_record(run) for run in folded]
-    file.write([upsert(record, offset) for offset, record in enumerate([*records, *runs])])
-
-    rows = file.query("SELECT run_id, input_tokens, output_tokens, cost_usd, costs_unknown FROM trace_runs")
-    found = {run: values for run, *values in rows}
-    assert len(found) == 60
-    for run, parts in folded.items():
-        costs = [part["cost"] and part["cost"]["usd"] for part in parts]
-        expected_cost = _sum(costs)
-        input_tokens, output_tokens, cost, unknown = found[run]
-        assert input_tokens == _sum([part["tokens"]["input"] for part in parts])
-        assert output_tokens == _sum([part["tokens"]["output"] for part in parts])
-        assert unknown == costs.count(None)
-        assert cost is None if expected_cost is None else math.isclose(cost, expected_cost)
-    known = [values for values in found.values() if values[2] is not None]
-    assert known, "some sums are known"
-    assert len(known) < len(found), "and some are not"
 
 
 # -------------------------------------------------------------------------------------------- readers, locks, crashes
