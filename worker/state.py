@@ -228,7 +228,7 @@ class LocalFoldStore(MemoryFoldStore):
         backend: Backend | None = None
         try:
             backend = self._shelves.open(partition)
-            meta = _meta_of(backend, about, committed)
+            meta = read_meta(backend, about, committed)
         except StateFailedError as error:
             if error.reason == "locked":
                 # It is not ours to delete. What follows is as it would be without a disk.
@@ -245,7 +245,7 @@ class LocalFoldStore(MemoryFoldStore):
         self._shelves.discard(partition)
 
 
-def _meta_of(backend: Backend, about: Mapping[str, Any], committed: int) -> Mapping[str, Any]:
+def read_meta(backend: Backend, about: Mapping[str, Any], committed: int) -> Mapping[str, Any]:
     """Read what a state says of itself. Raises StateFailedError when it must not be used.
 
     It may be another's, or half restored, or hold what is not durable downstream.

@@ -117,10 +117,13 @@ def remove_machine(simulation: "Simulation") -> None:
 
 
 def lose_disk(simulation: "Simulation") -> None:
-    """A worker comes back on an empty disk."""
+    """A worker comes back on an empty disk, or on one that lost what was written last."""
     if (machine := _machine(simulation)) is not None:
         machine.kill()
-        machine.disk = type(machine.disk)()
+        if simulation.random.random() < 0.5:
+            machine.disk = type(machine.disk)()
+        else:
+            machine.disk.lose_newest(simulation.random.randrange(1, 10))
 
 
 def expel(simulation: "Simulation") -> None:

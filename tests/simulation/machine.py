@@ -7,6 +7,7 @@ from typing import Any
 from mode import Service
 from mode.types import ServiceT
 
+from tests.simulation.disk import Disk
 from tests.simulation.loop import Process, SimulatedLoop
 from worker.consumer import BatchConsumer
 from worker.lanes import Role, StopWorkerError
@@ -16,7 +17,7 @@ from worker.roles.fold import FoldRole
 from worker.roles.project import ProjectRole
 from worker.settings import Settings
 from worker.sink import SinkRefused
-from worker.state import Held, MemoryFoldStore
+from worker.state import MemoryFoldStore
 
 # What Faust has beside the drain for ending a worker.
 _STOP_SPARE_S = 5.0
@@ -34,28 +35,6 @@ class Roles(Service):
 
     async def on_stop(self) -> None:
         await asyncio.gather(*(consumer.drain() for consumer in self._consumers))
-
-
-class Disk:
-    """What a worker keeps of its folds, on a disk that outlives it; nothing of a dead process reaches it."""
-
-    def __init__(self) -> None:
-        self.process: Process | None = None
-        self._store = MemoryFoldStore()
-
-    def take(self, partition: int) -> Held | None:
-        return None if self._is_gone() else self._store.take(partition)
-
-    def keep(self, partition: int, held: Held) -> None:
-        if not self._is_gone():
-            self._store.keep(partition, held)
-
-    def forget_others(self, partitions: frozenset[int]) -> None:
-        if not self._is_gone():
-            self._store.forget_others(partitions)
-
-    def _is_gone(self) -> bool:
-        return self.process is None or self.process.is_dead
 
 
 class Machine:
@@ -85,7 +64,6 @@ class Machine:
             return
         self._starts += 1
         process = self.process = Process(f"{self.name}.{self._starts}")
-        self.disk.process = process
         self._stopping = asyncio.Event()
         self._note(f"{process.name} starts")
         self._loop.spawn(process, self._run(process)).add_done_callback(self._ran)
@@ -96,7 +74,7 @@ class Machine:
 
     async def _run(self, process: Process) -> None:
         metrics = self.metrics = Metrics()
-        roles = Roles([BatchConsumer(role, self._settings.limits, metrics) for role in self._roles(metrics)])
+        roles = Roles([BatchConsumer(role, self._settings.limits, metrics) for role in self._roles(metrics, process)])
         await roles.start()
         waits = [asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(roles._crashed.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -112,12 +90,13 @@ class Machine:
         self._note(f"{process.name} ends: {reason!r}")
         self._loop.kill(process)
 
-    def _roles(self, metrics: Metrics) -> list[Role]:
+    def _roles(self, metrics: Metrics, process: Process) -> list[Role]:
         settings = self._settings
+        store = MemoryFoldStore() if settings.state_dir is None else self.disk.store(process)
         is_fenced = settings.fencing != "off"
         return [
             ProjectRole(settings, metrics, is_idempotent=is_fenced),
-            FoldRole(settings, metrics, self.disk, is_fenced=is_fenced),
+            FoldRole(settings, metrics, store, is_fenced=is_fenced),
             *(ExportRole(settings, export, metrics) for export in settings.exports),
         ]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -14,6 +15,7 @@ import worker.lanes
 import worker.roles.export
 import worker.roles.fold
 import worker.roles.project
+import worker.state
 from projections.facts import Fact, FactSet, Joined
 from tests.simulation import faults
 from tests.simulation.simulation import Outcome, run_seed
@@ -101,14 +103,25 @@ def reads_offset_before_fencing(stack: contextlib.ExitStack) -> None:
 
 
 def keeps_state_that_is_ahead(stack: contextlib.ExitStack) -> None:
-    """The fold keeps its state although what follows from it was not made durable."""
-    close = FoldLane.close
+    """The fold keeps its state although what follows from it was not made durable, in memory and on its disk."""
+    close, commit, read_meta = FoldLane.close, FoldLane.commit, worker.state.read_meta
 
     async def close_ahead(self: FoldLane) -> None:
         self._is_ahead = False
         await close(self)
 
+    async def write_first(self: FoldLane, consumer: GroupConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        if self._local is not None and self._held is not None:
+            await self._write_local(self._held.fold, positions[self._partition])
+        await commit(self, consumer, positions)
+
+    def read_any(backend: Any, about: Mapping[str, Any], committed: int) -> Mapping[str, Any]:
+        del committed
+        return read_meta(backend, about, sys.maxsize)
+
     stack.enter_context(patch.object(FoldLane, "close", close_ahead))
+    stack.enter_context(patch.object(FoldLane, "commit", write_first))
+    stack.enter_context(patch.object(worker.state, "read_meta", read_any))
 
 
 def skips_lost_messages(stack: contextlib.ExitStack) -> None:

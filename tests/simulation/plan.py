@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from tests.simulation.network import Weather
@@ -61,13 +62,17 @@ def make_plan(seed: int) -> Plan:
     """Decide everything for a seed."""
     random = Random(f"plan {seed}")
     exports = _exports(random)
+    # A generator of its own, so that the rest of a seed's world does not depend on it.
+    state = Random(f"state {seed}")
     settings = Settings(
         app_id=APP_ID,
         partitions=random.randint(1, 4),
         exports=exports,
         # A broker without transactions is for trying things out: there workers are stopped, and not killed.
         fencing="off" if random.random() < 0.06 else "on",
+        state_dir=Path("disk") if state.random() < 0.7 else None,
         limits=LimitSettings(
+            state_facts_max=state.choice([1, 30, 500_000]),
             batch_messages_max=random.choice([3, 10, 40, 500]),
             batch_bytes_max=random.choice([4_000, 64_000, 16_000_000]),
             batch_wait_s=0.25,
