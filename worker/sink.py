@@ -19,10 +19,14 @@ SINKS: Final[dict[str, str]] = {
     "jsonl": "worker.sinks.jsonl:JsonlSink",
     "kafka": "worker.sinks.kafka_topic:KafkaTopicSink",
     "memory": "worker.sinks.memory:MemorySink",
+    "otlp": "worker.sinks.otlp:OtlpSink",
     "postgresql": "worker.sinks.postgresql:PostgreSQLSink",
     "stdout": "worker.sinks.memory:StdoutSink",
 }
 """URL scheme to ``module:class``, as text, so that a driver loads only when a URL names it."""
+
+APPEND_ONLY: Final = frozenset({"otlp"})
+"""Schemes whose destination takes nothing back: their modules say what becomes of deletions and of newer versions."""
 
 _STDOUT_URLS: Final = ("-", "jsonl:-")
 
