@@ -128,12 +128,17 @@ class KafkaNode:
         self._process: subprocess.Popen[bytes] | None = None
         home.mkdir(parents=True)
         lines = [f"{name}={value}\n" for name, value in settings.items()]
-        self._settings_path.write_text("".join([*lines, f"log.dirs={home / 'data'}\n"]), encoding="utf-8")
+        self._settings_path.write_text("".join([*lines, f"log.dirs={self.data_directory}\n"]), encoding="utf-8")
 
     @property
     def address(self) -> str:
         """Where clients connect to this node."""
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the node keeps its logs."""
+        return self._home / "data"
 
     @property
     def is_running(self) -> bool:
