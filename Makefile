@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench simulate format lock clean
+.PHONY: setup demo test lint bench simulate chaos soak format lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/complete  ## everything, tests included, from nothing but Python 3.11 or later
@@ -37,6 +37,12 @@ bench: setup  ## messages per second and core, by format and topic, beside the f
 
 simulate: setup  ## worlds through storms of faults, one per seed (SEEDS=n), or one with all that happens (SEED=x)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))
+
+chaos: setup  ## three brokers and two workers, killed, frozen and restarted while messages come in (CYCLES=n, SEED=x)
+	@$(BIN)/python -m tests.chaos --cycles $(or $(CYCLES),5) $(if $(SEED),--seed $(SEED))
+
+soak: setup  ## one worker in constant use (MINUTES=n): what it has resident must not grow
+	@$(BIN)/python -m tests.chaos soak --minutes $(or $(MINUTES),10)
 
 format: setup  ## rewrite the code as `lint` wants it
 	$(BIN)/ruff format

@@ -1,6 +1,7 @@
 """Runs chaos by hand: ``python -m tests.chaos --cycles 20 --seed 7``; other scenarios: scale, outage, soak."""
 
 import argparse
+import logging
 import os
 import secrets
 import shutil
@@ -11,12 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.brokers.broker import BrokerUnavailableError
+from tests.chaos.outage import run_outage
 from tests.chaos.plan import QUICK, THOROUGH, plan
-from tests.chaos.rig import Rig, cluster_of
+from tests.chaos.rig import Rig, broker_of, cluster_of
+from tests.chaos.soak import run_soak
 from tests.chaos.storm import Outcome, run_scaling, run_storm
 from tests.integration.pipeline import KEY, KEY_VARIABLE
 
-_SCENARIOS = ("storm", "scale")
+_SCENARIOS = ("storm", "scale", "outage", "soak")
+# These are about one worker and not about brokers.
+_ON_ONE_NODE = ("outage", "soak")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ[KEY_VARIABLE] = KEY
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     directory = Path(tempfile.mkdtemp(prefix="trace-projector-chaos-"))
+    # What clients of this process complain of while brokers are down is kept beside the logs of the others.
+    logging.basicConfig(filename=directory / "chaos.log", format="%(asctime)s %(name)s %(message)s")
     try:
         outcome = _run(options, directory)
     except BrokerUnavailableError as error:
@@ -38,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if outcome.failed:
         for problem in outcome.problems:
             _say(f"problem: {problem}")
-        _say(f"seed {options.seed} failed; again: {command(options)}")
+        _say(f"again: {command(options)}")
         _say(f"logs and files are kept in {directory}")
     else:
         shutil.rmtree(directory)
@@ -52,34 +59,52 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cycles", type=int, default=5, help="storm: how many faults (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="storm, scale: which faults and messages (default: a new one)")
     parser.add_argument("--quick", action="store_true", help="storm: do not wait for recovery between faults")
-    parser.add_argument("--nodes", type=int, default=3, help="storm, scale: how many brokers (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="outage: how long (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=10, help="soak: how long (default: %(default)s)")
+    parser.add_argument(
+        "--rate", type=int, default=1_000, help="outage, soak: messages a second (default: %(default)s)"
+    )
     return parser
 
 
 def command(options: argparse.Namespace) -> str:
     """Give the command that runs the same once more."""
-    words = [os.path.relpath(sys.executable), "-m", "tests.chaos", options.scenario, f"--seed {options.seed}"]
-    if options.scenario == "storm":
-        words += [f"--cycles {options.cycles}", *(["--quick"] if options.quick else [])]
+    words = [os.path.relpath(sys.executable), "-m", "tests.chaos", options.scenario]
+    words += {
+        "storm": [f"--seed {options.seed}", f"--cycles {options.cycles}", *(["--quick"] if options.quick else [])],
+        "scale": [f"--seed {options.seed}"],
+        "outage": [f"--seconds {options.seconds:g}", f"--rate {options.rate}"],
+        "soak": [f"--minutes {options.minutes:g}", f"--rate {options.rate}"],
+    }[options.scenario]
     return " ".join(words)
 
 
 def _run(options: argparse.Namespace, directory: Path) -> Outcome:
-    with cluster_of(options.nodes) as cluster:
-        _say(f"{cluster.name}; seed {options.seed}; {directory}")
-        rig = Rig(cluster, "chaos", directory)
+    with cluster_of(1 if options.scenario in _ON_ONE_NODE else 3) as cluster:
+        _say(f"{cluster.name}; {command(options)}; {directory}")
+        rig = Rig(broker_of(cluster), cluster.nodes, "chaos", directory)
         try:
             rig.prepare()
-            if options.scenario == "scale":
-                return run_scaling(rig, options.seed, _say, stage_s=5.0)
-            pace = QUICK if options.quick else THOROUGH
-            faults = plan(options.seed, options.cycles, pace)
-            return run_storm(rig, faults, options.seed, _say, awaits_recovery=pace.awaits_recovery)
+            return _play(rig, options)
         except AssertionError as error:
             return Outcome(failed=1, problems=[str(error)])
         finally:
             rig.close()
             rig.keep_broker_logs()
+
+
+def _play(rig: Rig, options: argparse.Namespace) -> Outcome:
+    match options.scenario:
+        case "scale":
+            return run_scaling(rig, options.seed, _say, stage_s=5.0)
+        case "outage":
+            return run_outage(rig, _say, seconds=options.seconds, warm_up_s=20.0, messages_per_s=options.rate)
+        case "soak":
+            return run_soak(rig, _say, minutes=options.minutes, messages_per_s=options.rate)
+        case _:
+            pace = QUICK if options.quick else THOROUGH
+            faults = plan(options.seed, options.cycles, pace)
+            return run_storm(rig, faults, options.seed, _say, awaits_recovery=pace.awaits_recovery)
 
 
 def _say(text: str) -> None:

@@ -24,9 +24,9 @@ class Pace(NamedTuple):
     awaits_recovery: bool
 
 
-# Down for shorter and for longer than a session (3 s), so that both a return and a replacement are met.
+# Down for shorter and for longer than a session (2 s), so that both a return and a replacement are met.
 THOROUGH: Final = Pace((0.5, 8.0), (0.5, 2.0), awaits_recovery=True)
-QUICK: Final = Pace((0.2, 4.0), (0.0, 0.8), awaits_recovery=False)
+QUICK: Final = Pace((0.1, 2.5), (0.0, 0.3), awaits_recovery=False)
 
 
 class Fault(NamedTuple):

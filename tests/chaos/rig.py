@@ -12,7 +12,7 @@ from pathlib import Path
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from tests.brokers.apache_kafka import KafkaCluster
+from tests.brokers.apache_kafka import KafkaCluster, KafkaNode
 from tests.brokers.broker import Broker
 from tests.chaos.publisher import SOURCE_PARTITIONS
 from tests.chaos.watch import Samples, parse, total
@@ -21,7 +21,7 @@ from tests.worlds.world import SourceMessage
 from worker.settings import load_settings
 from worker.topics import prepare_topics
 
-SESSION_S = 3.0
+SESSION_S = 2.0
 # A client that asked a frozen broker asks another one after this.
 REQUEST_S = 8.0
 ROLES = ("project", "fold", "export:plain", "export:public")
@@ -50,13 +50,17 @@ def cluster_of(nodes: int) -> KafkaCluster:
     return KafkaCluster(nodes, settings=quick)
 
 
-class Rig(Pipeline):
-    """One application on a cluster, and the processes that a scenario may strike."""
+def broker_of(cluster: KafkaCluster) -> Broker:
+    """Give a cluster as what the pipeline of a test works on."""
+    return Broker(cluster.name, cluster.bootstrap_servers, supports_transactions=True, stop=cluster.stop)
 
-    def __init__(self, cluster: KafkaCluster, app_id: str, directory: Path) -> None:
-        broker = Broker(cluster.name, cluster.bootstrap_servers, supports_transactions=True, stop=cluster.stop)
-        super().__init__(broker, app_id, directory)
-        self.cluster = cluster
+
+class Rig(Pipeline):
+    """One application on some brokers, and the processes that a scenario may strike."""
+
+    def __init__(self, kafka: Broker, nodes: Sequence[KafkaNode], app_id: str, directory: Path) -> None:
+        super().__init__(kafka, app_id, directory)
+        self.nodes = nodes
         self.workers: list[WorkerProcess] = []
         self.frozen: set[WorkerProcess] = set()
 
@@ -64,7 +68,7 @@ class Rig(Pipeline):
 
     def prepare(self) -> None:
         """Write the settings and make the topics, with a replica on every node."""
-        replicas = len(self.cluster.nodes)
+        replicas = max(1, len(self.nodes))
         self.write_config(replication_factor=replicas, log_level="info")
 
         async def create() -> None:
@@ -101,7 +105,7 @@ class Rig(Pipeline):
 
     def keep_broker_logs(self) -> None:
         """Copy the brokers' logs beside the workers', before the cluster takes them along."""
-        for node in self.cluster.nodes:
+        for node in self.nodes:
             if node._log_path.exists():
                 shutil.copy(node._log_path, self.directory / f"broker-{node.node_id}.log")
 
@@ -110,7 +114,7 @@ class Rig(Pipeline):
     def is_whole(self) -> bool:
         """Say whether every node runs and every partition has all its replicas in sync."""
         with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            return all(node.is_running for node in self.cluster.nodes) and asyncio.run(
+            return all(node.is_running for node in self.nodes) and asyncio.run(
                 asyncio.wait_for(self._are_replicas_in_sync(), 6)
             )
         return False

@@ -90,7 +90,7 @@ class Storm:
         # Of three replicas two must stay: the next broker is struck when the last one has caught up.
         if not wait_until(self._rig.is_whole, _WHOLE_S_MAX):
             return ["the brokers do not get in sync"]
-        node: KafkaNode = self._rig.cluster.nodes[fault.target % len(self._rig.cluster.nodes)]
+        node: KafkaNode = self._rig.nodes[fault.target % len(self._rig.nodes)]
         if fault.kind == "kill broker":
             node.kill()
             time.sleep(fault.down_s)
@@ -108,7 +108,7 @@ class Storm:
             if not worker.is_running:
                 problems.append(f"{worker.log_path.stem} ended by itself")
                 worker.start()
-        for node in self._rig.cluster.nodes:
+        for node in self._rig.nodes:
             if not node.is_running:
                 problems.append(f"broker {node.node_id} ended by itself")
                 node.start()
@@ -153,7 +153,7 @@ def run_storm(rig: Rig, faults: Sequence[Fault], seed: int, say: Say, *, awaits_
 
 
 def _count(rig: Rig, fault: Fault) -> int:
-    return len(rig.cluster.nodes if fault.is_broker else rig.workers)
+    return len(rig.nodes if fault.is_broker else rig.workers)
 
 
 def settle(rig: Rig, publisher: Publisher, watch: Watch, outcome: Outcome) -> list[str]:
@@ -161,6 +161,9 @@ def settle(rig: Rig, publisher: Publisher, watch: Watch, outcome: Outcome) -> li
     started = time.monotonic()
     published = publisher.stop()
     problems = []
+    # A worker that is still starting would not hear that it is asked to stop.
+    if not wait_until(lambda: rig.what_lags() is None, RECOVERY_S_MAX):
+        problems.append(f"not recovered in the end: {rig.what_lags()}")
     try:
         rig.wait_settled()
     except TimeoutError:

@@ -1,0 +1,50 @@
+"""A worker in constant use whose state does not grow: its memory must not either."""
+
+import time
+
+from tests.chaos.bounded import changing_and_repeated
+from tests.chaos.publisher import Publisher
+from tests.chaos.rig import Rig, wait_until
+from tests.chaos.storm import Outcome, Say
+from tests.chaos.watch import MIB, Watch, resident_bytes
+
+FLAT_FROM_S = 120.0
+FLAT_SHARE_MAX = 0.05
+
+_CHUNK_MESSAGES = 50
+_STEP_S = 30.0
+
+
+def run_soak(rig: Rig, say: Say, *, minutes: float, messages_per_s: int) -> Outcome:
+    """Publish for some minutes, and say every half a minute what the worker has resident."""
+    outcome = Outcome()
+    [worker] = rig.add_workers(1)
+    worker.wait_ready()
+    chunks = changing_and_repeated(_CHUNK_MESSAGES)
+    publisher = Publisher(rig.kafka.bootstrap_servers, rig.topic, chunks, _CHUNK_MESSAGES / messages_per_s)
+    publisher.start()
+    watch = Watch(rig.answering, interval_s=5.0)
+    watch.start()
+    started = time.monotonic()
+    flat: list[int] = []
+    while (passed_s := time.monotonic() - started) < minutes * 60 + 1:
+        publisher.check()
+        assert worker.is_running, "the worker ended"
+        resident = resident_bytes(worker)
+        say(f"{passed_s:>6.0f} s  {resident / MIB:>7.1f} MiB  {len(publisher.published):>9} messages")
+        if passed_s >= FLAT_FROM_S:
+            flat.append(resident)
+        time.sleep(_STEP_S - (time.monotonic() - started) % _STEP_S)
+    publisher.stop()
+    if not wait_until(lambda: rig.what_lags() is None, 60.0):
+        outcome.problems.append(f"it did not keep up: {rig.what_lags()}")
+    watch.stop()
+    outcome.problems += [*watch.problems, *rig.stop_workers()]
+    growth = max(flat) / flat[0] - 1 if flat else 0.0
+    if len(flat) < 2:
+        outcome.problems.append(f"too short to say anything: memory is compared from {FLAT_FROM_S:.0f} s on")
+    if growth > FLAT_SHARE_MAX:
+        outcome.problems.append(f"resident memory grew by {growth:.1%} from {FLAT_FROM_S:.0f} s on")
+    outcome.figures.append(f"resident memory from {FLAT_FROM_S:.0f} s on: at most {growth:+.1%}")
+    outcome.passed, outcome.failed = int(not outcome.problems), int(bool(outcome.problems))
+    return outcome
