@@ -86,6 +86,7 @@ Examples:
         "harnesses": ("worker.cli_harnesses", "harnesses_command"),
         "ledger": ("worker.cli_ledger", "ledger_group"),
         "price": ("worker.cli_price", "price_command"),
+        "privacy": ("worker.cli_privacy", "privacy_command"),
         "project": ("worker.cli_project", "project_command"),
         "promote": ("worker.cli_generations", "promote_command"),
         "rebuild": ("worker.cli_generations", "rebuild_command"),

@@ -143,6 +143,22 @@ def record_message(generation: int, message: Message) -> RecordMessage:
         raise ProjectionError("invalid_utf8") from None
 
 
+def read_upserts(policy: ExportPolicy, generation: int, messages: Iterable[Message]) -> tuple[list[Upsert], int]:
+    """Make upserts of messages of the records log, and count those that cannot leave.
+
+    An export itself makes dead letters of these.
+    """
+    upserts, withheld = [], 0
+    for message in messages:
+        try:
+            item = record_message(generation, message)
+            if policy.takes_kind(item.kind):
+                upserts.append(make_upsert(policy, item))
+        except ProjectionError:
+            withheld += 1
+    return upserts, withheld
+
+
 def make_upserts(policy: ExportPolicy, items: Iterable[RecordMessage]) -> list[Upsert]:
     """Make what a sink is given of records and deletions, in their order; see ``make_upsert``.
 

@@ -6,16 +6,15 @@ offsets are set to where it was read up to. A crash before 3 lets the export rea
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from projections.errors import ProjectionError
 from worker.export_policy import policy_for
-from worker.exports import ExportPolicy, make_upsert, record_message
+from worker.exports import ExportPolicy, read_upserts
 from worker.generation_log import read_history
 from worker.generations import refuse_dropped
 from worker.groups import open_groups
-from worker.kafka import Message, TopicPartition
+from worker.kafka import TopicPartition
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
 from worker.sink import Sink, SinkRefused, Upsert, open_sink
@@ -82,7 +81,7 @@ async def _fill(
     await sink.open()
     try:
         async for _partition, messages in scan.read(spans):
-            upserts, refused = _upserts(policy, generation, messages)
+            upserts, refused = read_upserts(policy, generation, messages)
             messages_read += len(messages)
             withheld += refused
             pending += upserts
@@ -94,17 +93,3 @@ async def _fill(
     finally:
         await sink.close()
     return Resynced(messages_read, withheld)
-
-
-def _upserts(policy: ExportPolicy, generation: int, messages: Sequence[Message]) -> tuple[list[Upsert], int]:
-    """Make upserts of messages, and count those that cannot leave."""
-    upserts, withheld = [], 0
-    for message in messages:
-        try:
-            item = record_message(generation, message)
-            if policy.takes_kind(item.kind):
-                upserts.append(make_upsert(policy, item))
-        except ProjectionError:
-            # The export itself made a dead letter of it: what cannot be redacted does not leave.
-            withheld += 1
-    return upserts, withheld
