@@ -256,7 +256,6 @@ def test_a_location_says_where_and_how() -> None:
         f"t?security={MARK}",
         "t?security=ssl",
         f"t?transactions={MARK}",
-        "t?bootstrap_servers=a:1&security=own",
     ],
 )
 def test_a_location_that_is_of_no_use_is_refused_and_not_repeated(location: str) -> None:
@@ -265,9 +264,10 @@ def test_a_location_that_is_of_no_use_is_refused_and_not_repeated(location: str)
     assert MARK not in str(caught.value)
 
 
-def test_without_brokers_a_sink_is_refused() -> None:
+@pytest.mark.parametrize("location", ["t", "t?bootstrap_servers=a:1&security=own"])
+def test_the_workers_cluster_without_a_worker_is_refused(location: str) -> None:
     with pytest.raises(SinkRefused, match="bootstrap_servers"):
-        asyncio.run(open_sink("kafka:t", POLICY).open())
+        asyncio.run(open_sink(f"kafka:{location}", POLICY).open())
 
 
 def _settings() -> Settings:
