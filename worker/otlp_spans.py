@@ -138,7 +138,8 @@ def _shape(record: Mapping[str, Any]) -> _Shape:
         case "call":
             return _call(record)
         case "gate":
-            return _Shape(f"gate {record['gateKind']}", record.get("resolvedAt"))
+            expired = record.get("expiresAt") if record.get("status") == "expired" else None
+            return _Shape(f"gate {record['gateKind']}", record.get("resolvedAt") or expired)
         case "cost":
             return _cost(record)
         case kind:

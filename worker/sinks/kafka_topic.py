@@ -157,8 +157,9 @@ class KafkaTopicSink:
         self._location = Location.parsed(location)
         self._policy_digest = policy_digest
         self._settings: Settings | None = None
-        if self._location.bootstrap_servers is not None:
-            self._settings = _settings_for(self._location, None)
+        if self._location.security != "own":
+            # Not the environment's: that is of the worker's own cluster.
+            self._settings = _settings_for(self._location, Settings.model_construct())
         self._connection: _Connection | None = None
         self._mutex = asyncio.Lock()
 
@@ -199,7 +200,10 @@ class KafkaTopicSink:
     async def _connected(self) -> _Connection:
         if self._connection is None:
             if self._settings is None:
-                raise SinkRefused(f"kafka:{self._location.topic} names no bootstrap_servers")
+                raise SinkRefused(
+                    f"kafka:{self._location.topic} is on a worker's own cluster, and this is no worker: name its "
+                    "bootstrap_servers"
+                )
             try:
                 self._connection = await self._connect(self._settings)
             except (BrokerFailed, KafkaError, TimeoutError) as error:
@@ -360,13 +364,8 @@ class KafkaTopicSink:
                 return error
 
 
-def _settings_for(location: Location, settings: Settings | None) -> Settings:
+def _settings_for(location: Location, settings: Settings) -> Settings:
     """Give the settings that clients of the sink's cluster are made from."""
-    if settings is None:
-        if location.security == "own":
-            raise SinkRefused(f"kafka:{location.topic} has security=own, and there is no cluster of the worker's own")
-        # Not the environment's: that is of the worker's own cluster.
-        settings = Settings.model_construct()
     if location.bootstrap_servers is None:
         return settings
     update: dict[str, Any] = {"bootstrap_servers": location.bootstrap_servers}

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -205,7 +206,7 @@ def test_after_a_failed_write_the_topic_is_read_again(
         with pytest.raises(raised) as caught:
             await sink.write([upsert(RUN, 1)])
         assert MARK not in str(caught.value)
-        assert (producer.is_abandoned, sink._connection) == (True, None)
+        assert producer.is_abandoned
         await sink.write([upsert(RUN, 1)])
 
     assert destination.run(work) == {("run", "r1"): upsert(RUN, 1).json}
@@ -216,11 +217,11 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(destination: KafkaDestina
         assert isinstance(sink, KafkaTopicSink)
         send = sink._send
 
-        async def sent_but_unknown(*arguments: object) -> None:
-            await send(*arguments)  # type: ignore[arg-type]
+        async def sent_but_unknown(*arguments: Any) -> None:
+            await send(*arguments)
             raise TimeoutError
 
-        sink._send = sent_but_unknown  # type: ignore[method-assign]
+        sink._send = sent_but_unknown  # type: ignore[method-assign,assignment]
         with pytest.raises(SinkFailed):
             await sink.write([upsert(RUN, 1)])
         sink._send = send  # type: ignore[method-assign]

@@ -41,7 +41,9 @@ class Request(NamedTuple):
 
     @property
     def message(self) -> ExportTraceServiceRequest:
-        return ExportTraceServiceRequest.FromString(gzip.decompress(self.body))
+        message = ExportTraceServiceRequest()
+        message.ParseFromString(gzip.decompress(self.body))
+        return message
 
     @property
     def spans(self) -> list[Span]:
@@ -80,8 +82,8 @@ def receiver() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            made.requests.append(Request(self.path, dict(self.headers), body))
-            answer = made.answers.pop(0) if made.answers else accepted()
+            found.requests.append(Request(self.path, dict(self.headers), body))
+            answer = found.answers.pop(0) if found.answers else accepted()
             self.send_response(answer.status)
             for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
                 self.send_header(name, value)
@@ -92,11 +94,11 @@ def receiver() -> Iterator[Receiver]:
             del format, args
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made = Receiver(server.server_port)
+    found = Receiver(server.server_port)
     thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield made
+        yield found
     finally:
         server.shutdown()
         thread.join()
