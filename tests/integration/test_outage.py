@@ -1,4 +1,4 @@
-"""A sink that is down for a while costs neither memory nor the other exports anything, and misses nothing in the end."""
+"""A sink that is down for a while costs neither memory nor the other exports anything, and misses nothing later."""
 
 from collections.abc import Iterator
 from pathlib import Path
