@@ -1,4 +1,4 @@
-"""Runs chaos by hand: ``python -m tests.chaos --cycles 20 --seed 7``; other scenarios: scale, outage, soak."""
+"""Runs chaos by hand: ``python -m tests.chaos --cycles 20 --seed 7``; other scenarios: scale, outage, poison, soak."""
 
 import argparse
 import logging
@@ -14,14 +14,15 @@ from pathlib import Path
 from tests.brokers.broker import BrokerUnavailableError
 from tests.chaos.outage import run_outage
 from tests.chaos.plan import QUICK, THOROUGH, plan
+from tests.chaos.poison import run_poison
 from tests.chaos.rig import Rig, broker_of, cluster_of
 from tests.chaos.soak import run_soak
 from tests.chaos.storm import Outcome, run_scaling, run_storm
 from tests.integration.pipeline import KEY, KEY_VARIABLE
 
-_SCENARIOS = ("storm", "scale", "outage", "soak")
+_SCENARIOS = ("storm", "scale", "outage", "poison", "soak")
 # These are about one worker and not about brokers.
-_ON_ONE_NODE = ("outage", "soak")
+_ON_ONE_NODE = ("outage", "poison", "soak")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,6 +75,7 @@ def command(options: argparse.Namespace) -> str:
         "storm": [f"--seed {options.seed}", f"--cycles {options.cycles}", *(["--quick"] if options.quick else [])],
         "scale": [f"--seed {options.seed}"],
         "outage": [f"--seconds {options.seconds:g}", f"--rate {options.rate}"],
+        "poison": [],
         "soak": [f"--minutes {options.minutes:g}", f"--rate {options.rate}"],
     }[options.scenario]
     return " ".join(words)
@@ -99,6 +101,8 @@ def _play(rig: Rig, options: argparse.Namespace) -> Outcome:
             return run_scaling(rig, options.seed, _say, stage_s=5.0)
         case "outage":
             return run_outage(rig, _say, seconds=options.seconds, warm_up_s=20.0, messages_per_s=options.rate)
+        case "poison":
+            return run_poison(rig, _say)
         case "soak":
             return run_soak(rig, _say, minutes=options.minutes, messages_per_s=options.rate)
         case _:
