@@ -22,22 +22,22 @@ _INT64_MIN = -(2**63)
 _UINT64_MAX = 2**64 - 1
 
 
-def decode_json(data: bytes) -> Any:
-    """Parse UTF-8 JSON text.
+def decode_json(data: bytes, depth_max: int = JSON_DEPTH_MAX) -> Any:
+    """Parse UTF-8 JSON text, nested at most ``depth_max`` deep (127 or less).
 
     Strict RFC 8259: no NaN, Infinity, comments, BOM or raw control characters; the last of two equal keys wins.
     Numbers are IEEE doubles as in the sources, except that an integer from -2**63 to 2**64-1 stays an exact ``int``;
     one outside becomes the nearest double. Lone-surrogate escapes are read and kept as lone surrogates.
 
-    Raises ``invalid_utf8``, ``invalid_json``, ``too_deep`` (beyond 127) or ``number_out_of_range`` (beyond a double).
+    Raises ``invalid_utf8``, ``invalid_json``, ``too_deep`` or ``number_out_of_range`` (beyond a double).
     """
     value = _REFUSED
     # The parser's error carries the document: it is dropped here, and ours is raised without it as its context.
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(data)
     if value is _REFUSED:
-        return _decode_refused(data)
-    if data.count(b"[") + data.count(b"{") > JSON_DEPTH_MAX and _depth_of_value(value) > JSON_DEPTH_MAX:
+        return _decode_refused(data, depth_max)
+    if data.count(b"[") + data.count(b"{") > depth_max and _depth_of_value(value) > depth_max:
         raise ProjectionError("too_deep")
     return value
 
@@ -57,14 +57,14 @@ def _depth_of_value(value: object) -> int:
     return depth
 
 
-def _decode_refused(data: bytes) -> Any:
+def _decode_refused(data: bytes, depth_max: int) -> Any:
     """Read what orjson refuses only for its lone surrogates, and name the reason for everything else."""
     text = None
     with suppress(UnicodeDecodeError):
         text = data.decode("utf-8")
     if text is None:
         raise ProjectionError("invalid_utf8")
-    if _depth_of_text(data) > JSON_DEPTH_MAX:
+    if _depth_of_text(data) > depth_max:
         raise ProjectionError("too_deep")
     value = _REFUSED
     with suppress(json.JSONDecodeError):

@@ -9,20 +9,19 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from typing import IO, Any, Final, NamedTuple, Protocol
+from typing import IO, Final, NamedTuple, Protocol
 
 import orjson
 
-from projections.decode import decode_json
 from projections.errors import ProjectionError
 from projections.ids import ConversationIdentity, conversation_ref
+from projections.sources.transcripts import parse_line
 from worker.raw_lines import RawLine, read_lines
 from worker.settings_sections import LimitSettings
 from worker.transcript_files import TranscriptSource
 
 # Enough to tell two transcripts apart, or one from what it became when it was written anew from somewhere on.
 _PROOF_BYTES: Final = 1_024
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 # What a parser says of a text that stops in its middle.
 _UNFINISHED: Final = frozenset({"invalid_json"})
 
@@ -241,20 +240,6 @@ def _parses(text: bytes) -> bool:
     except ProjectionError:
         return False
     return True
-
-
-def parse_line(line: bytes) -> Any:
-    """Parse a line as forgivingly as the projection does; ProjectionError for what is no JSON.
-
-    NULs behind it, a byte order mark before it and bytes inside its texts that are no UTF-8 do not count.
-    """
-    text = line.rstrip(b"\0").removeprefix(_BYTE_ORDER_MARK)
-    try:
-        return decode_json(text)
-    except ProjectionError as error:
-        if error.reason != "invalid_utf8":
-            raise
-    return decode_json(text.decode("utf-8", "replace").encode())
 
 
 def checkpoint_at(stream: IO[bytes], offset: int) -> Checkpoint:

@@ -6,9 +6,7 @@ from typing import NamedTuple
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.sources import erasures, gate_decisions, ledger_changes, transcripts, workflow_runs
-from projections.sources.envelope import Event, read_event
-
-FACTS_PER_MESSAGE_MAX = 10_000
+from projections.sources.envelope import DEFAULT_LIMITS, Event, Limits, read_event
 
 
 class Projected(NamedTuple):
@@ -47,7 +45,7 @@ def project_message(
     partition: int,
     offset: int,
     *,
-    facts_max: int = FACTS_PER_MESSAGE_MAX,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Projected:
     """Project one message of a source topic.
 
@@ -55,11 +53,11 @@ def project_message(
     reach and enter no record. Raises ProjectionError for a message that can never be projected.
     """
     spec = SOURCES[source]
-    event = read_event(key, value, (partition, offset), spec.key_fields)
+    event = read_event(key, value, (partition, offset), spec.key_fields, limits)
     if event is None:
         return Projected([], "no_change")
     facts, ignored, issues = spec.project(event)
     assert facts or ignored
-    if len(facts) > facts_max:
+    if len(facts) > limits.facts_max:
         raise ProjectionError("too_many_facts")
     return Projected(facts, ignored, tuple(issues))

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from projections.decode import decode_json
+from projections.decode import JSON_DEPTH_MAX, decode_json
 from projections.errors import ProjectionError
 from projections.text import is_blank
 
@@ -12,12 +12,23 @@ _CHANGE_OPERATIONS = frozenset({"c", "u", "r", "d"})
 _OTHER_OPERATIONS = frozenset({"t", "m"})
 
 
+class Limits(NamedTuple):
+    """How much one message may hold: facts, bytes of a native line, nesting of its JSON and of the line's."""
+
+    facts_max: int = 10_000
+    line_bytes_max: int = 4 * 2**20
+    depth_max: int = JSON_DEPTH_MAX
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
 class Event(NamedTuple):
     """One parsed message.
 
     ``value`` is the new row, or None when a row was deleted; then ``before`` is the deleted row when the source gives
     it. ``key_id`` is the id in the message's key and ``key_row`` the fields beside it, both read only for deletions.
-    ``source`` is (partition, offset).
+    ``source`` is (partition, offset), and ``limits`` bound what else is read out of a row.
     """
 
     value: Any
@@ -25,30 +36,35 @@ class Event(NamedTuple):
     key_id: str | None
     source: tuple[int, int]
     key_row: Mapping[str, Any] = MappingProxyType({})
+    limits: Limits = DEFAULT_LIMITS
 
 
 def read_event(
-    key: bytes | None, value: bytes | None, source: tuple[int, int], key_fields: tuple[str, ...]
+    key: bytes | None,
+    value: bytes | None,
+    source: tuple[int, int],
+    key_fields: tuple[str, ...],
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Event | None:
     """Read one message; None for an envelope that carries no row (a truncation, a log message).
 
     Raises ProjectionError for a value that is not JSON, and for a deletion that names no id.
     """
-    parsed = None if value is None else decode_json(value)
+    parsed = None if value is None else decode_json(value, limits.depth_max)
     if parsed is not None and not isinstance(parsed, Mapping):
         raise ProjectionError("not_an_object")
     row = None if parsed is None else _payload(parsed)
     if row is None:
         return Event(None, None, *_read_key(key, key_fields, source))
     if not _is_change(row):
-        return Event(row, None, None, source)
+        return Event(row, None, None, source, limits=limits)
     if row["op"] in _OTHER_OPERATIONS:
         return None
     after = row.get("after")
     if row["op"] != "d":
         if not isinstance(after, Mapping):
             raise ProjectionError("not_an_object", "after")
-        return Event(after, None, None, source)
+        return Event(after, None, None, source, limits=limits)
     before = row.get("before")
     if before is not None and not isinstance(before, Mapping):
         raise ProjectionError("not_an_object", "before")

@@ -5,7 +5,7 @@ import binascii
 import re
 from typing import Any
 
-from projections.decode import decode_json
+from projections.decode import JSON_DEPTH_MAX, decode_json
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fields import Row
@@ -13,13 +13,13 @@ from projections.formats import FORMATS
 from projections.formats.assembly import Position, line_key
 from projections.formats.observation import read_observation
 from projections.ids import ConversationIdentity, conversation_ref
-from projections.sources.envelope import Event
+from projections.sources.envelope import DEFAULT_LIMITS, Event
 from projections.text import is_blank
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 
-LINE_BYTES_MAX = 4 * 2**20
+LINE_BYTES_MAX = DEFAULT_LIMITS.line_bytes_max
 
 
 def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
@@ -35,8 +35,9 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
     if line_format is None or line_format.read_line is None:
         raise ProjectionError("unknown_format", "source.format")
     identity = _identity(source)
-    line = _line_bytes(row)
-    body = _read_line(line, line_format.read_line, row.count("ordinal") if row.has("ordinal") else None)
+    line = _line_bytes(row, event.limits.line_bytes_max)
+    ordinal = row.count("ordinal") if row.has("ordinal") else None
+    body = _read_line(line, line_format.read_line, ordinal, event.limits.depth_max)
     if isinstance(body, str):
         return [], body, []
     position = Position(source.native("sourceId"), row.count("byteOffset"), 0)
@@ -47,7 +48,7 @@ def _identity(row: Row) -> ConversationIdentity:
     return ConversationIdentity(row.native("harness"), row.native("namespace"), row.native("nativeId"))
 
 
-def _line_bytes(row: Row) -> bytes:
+def _line_bytes(row: Row, bytes_max: int) -> bytes:
     """Give the bytes of the native line: the text's UTF-8, or base64 where they are not valid UTF-8."""
     encoded = row.raw("lineB64")
     if encoded is not None:
@@ -65,12 +66,12 @@ def _line_bytes(row: Row) -> bytes:
             line = text.encode()
         except UnicodeEncodeError:
             raise row.refuse("line", "lone_surrogate") from None
-    if len(line) > LINE_BYTES_MAX:
+    if len(line) > bytes_max:
         raise row.refuse("line", "line_too_long")
     return line
 
 
-def _read_line(line: bytes, read: Any, ordinal: int | None) -> dict[str, Any] | str:
+def _read_line(line: bytes, read: Any, ordinal: int | None, depth_max: int) -> dict[str, Any] | str:
     text = line.rstrip(b"\x00")
     if line and not text:
         return "nul_line"
@@ -80,23 +81,29 @@ def _read_line(line: bytes, read: Any, ordinal: int | None) -> dict[str, Any] | 
     if text.isspace() and is_blank(text.decode("ascii")):
         return "blank_line"
     # A killed writer pads with NULs, some editors begin with a mark: neither is JSON, and both stay in the span.
-    found: dict[str, Any] | str = read(_parse_line(text), line, ordinal)
+    try:
+        parsed = parse_line(text, depth_max)
+    except ProjectionError as error:
+        raise ProjectionError(f"line_{error.reason}", "line") from None
+    found: dict[str, Any] | str = read(parsed, line, ordinal)
     return found
 
 
-def _parse_line(text: bytes) -> Any:
-    """Parse a native line; bytes that are not UTF-8 inside its texts do not cost the line."""
+def parse_line(line: bytes, depth_max: int = JSON_DEPTH_MAX) -> Any:
+    """Parse a native line forgivingly; raises ProjectionError as ``decode_json`` does.
+
+    NULs behind it and a byte order mark before it do not count, and bytes that are not UTF-8 inside its texts do not
+    cost the line.
+    """
+    text = line.rstrip(b"\x00").removeprefix(_BYTE_ORDER_MARK)
     try:
-        return decode_json(text)
+        return decode_json(text, depth_max)
     except ProjectionError as error:
         if error.reason != "invalid_utf8":
-            raise ProjectionError(f"line_{error.reason}", "line") from None
+            raise
     # A byte that is no UTF-8 becomes a lone-surrogate escape, which only its own field can trip over.
     escaped = _STRAY_BYTE.sub(lambda stray: f"\\u{ord(stray[0]):04x}", text.decode(errors="surrogateescape"))
-    try:
-        return decode_json(escaped.encode())
-    except ProjectionError as error:
-        raise ProjectionError(f"line_{error.reason}", "line") from None
+    return decode_json(escaped.encode(), depth_max)
 
 
 def _project_observation(row: Row, source: Row | None) -> tuple[list[Fact], str | None, list[str]]:

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from typing import Any, Final
 from unittest.mock import patch
 
+from aiokafka.errors import OffsetOutOfRangeError
+
 import projections.facts
 import worker.consumer
 import worker.kafka
@@ -21,7 +23,7 @@ from tests.simulation import faults
 from tests.simulation.simulation import Outcome, run_seed
 from worker.consumer import BatchConsumer
 from worker.kafka import GroupConsumer, TopicPartition
-from worker.lanes import StopWorkerError
+from worker.reading import Reader
 from worker.roles.export import ExportLane
 from worker.roles.fold import FoldLane
 from worker.roles.project import ProjectLane
@@ -128,18 +130,13 @@ def skips_lost_messages(stack: contextlib.ExitStack) -> None:
     """Where retention took messages that nobody has read, reading goes on with what is left."""
     for module in (worker.roles.project, worker.roles.fold, worker.roles.export):
         stack.enter_context(patch.object(module, "committed_positions", _positions_that_are_there))
-    poll = BatchConsumer._get_many
 
-    async def poll_on(self: BatchConsumer, consumer: GroupConsumer, partitions: Any, wait_s: float) -> Any:
-        try:
-            return await poll(self, consumer, partitions, wait_s)
-        except StopWorkerError:
-            for partition, offset in (await consumer.beginning_offsets(partitions)).items():
-                if await consumer.position(partition) < offset:
-                    consumer.seek(partition, offset)
-            return {}
+    async def go_on(self: Reader, consumer: GroupConsumer, _error: OffsetOutOfRangeError) -> None:
+        for partition, offset in (await consumer.beginning_offsets(list(self._ready()))).items():
+            if await consumer.position(partition) < offset:
+                consumer.seek(partition, offset)
 
-    stack.enter_context(patch.object(BatchConsumer, "_get_many", poll_on))
+    stack.enter_context(patch.object(Reader, "_out_of_range", go_on))
 
 
 async def _positions_that_are_there(consumer: GroupConsumer, partitions: Any) -> dict[TopicPartition, int]:

@@ -160,6 +160,38 @@ def test_a_message_with_too_many_facts_is_a_dead_letter() -> None:
     run(story())
 
 
+def nested(depth: int) -> bytes:
+    """Give a snapshot that is nested so deep."""
+    return json.dumps(RUN).removesuffix("}").encode() + b',"x":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+
+def native_line(line: str) -> bytes:
+    source = {"harness": "claude-code", "namespace": "n", "nativeId": "c", "sourceId": "s", "format": "claude-code"}
+    return json.dumps({"source": source, "byteOffset": 0, "line": line}).encode()
+
+
+@pytest.mark.parametrize(
+    ("limit", "at_limit", "beyond", "reason"),
+    [
+        ("transcript_line_bytes_max", native_line('{"a":"123"}'), native_line('{"a":"1234"}'), "line_too_long"),
+        ("json_depth_max", native_line("[" * 11 + "]" * 11), native_line("[" * 12 + "]" * 12), "line_too_deep"),
+        ("json_depth_max", nested(11), nested(12), "too_deep"),
+    ],
+)
+def test_what_is_beyond_a_limit_of_the_settings_is_a_dead_letter_that_names_it(
+    limit: str, at_limit: bytes, beyond: bytes, reason: str
+) -> None:
+    async def story() -> None:
+        place = TopicPartition("transcripts" if reason.startswith("line") else "workflow-runs", 0)
+        bench = Bench(place, **{limit: 11})
+        bench.publish(at_limit, beyond, partition=place)
+        await bench.driver.open()
+        await bench.driver.settle_all()
+        assert [letter.offset for letter in bench.letters() if letter.reason == reason] == [1]
+
+    run(story())
+
+
 def _active_step(number: int) -> dict[str, Any]:
     return {
         "kind": "legacy",

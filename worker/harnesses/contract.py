@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Final, NamedTuple
 
 from projections.errors import ProjectionError
+from projections.sources.transcripts import parse_line
 from projections.text import is_blank
 from worker.raw_lines import read_lines
 from worker.settings_sections import LimitSettings
@@ -19,7 +20,6 @@ from worker.transcript_lines import (
     SourceOfLine,
     SplitDocument,
     TranscriptReader,
-    parse_line,
 )
 
 UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

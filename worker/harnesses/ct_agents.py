@@ -4,10 +4,10 @@ from pathlib import PurePath
 from typing import IO, Any, Final
 
 from projections.errors import ProjectionError
+from projections.sources.transcripts import parse_line
 from projections.text import encode_component
 from worker.harnesses.contract import Harness, is_text, objects_from_start
 from worker.transcript_files import TranscriptSource
-from worker.transcript_lines import parse_line
 
 _HARNESS: Final = "ct-agents"
 

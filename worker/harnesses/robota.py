@@ -6,10 +6,11 @@ from typing import IO, Any, Final
 from projections.errors import ProjectionError
 from projections.formats.robota import history_lines
 from projections.formats.robota_session import session_id_of
+from projections.sources.transcripts import parse_line
 from projections.text import encode_component, is_blank
 from worker.harnesses.contract import Harness, Wanted
 from worker.transcript_files import TranscriptSource
-from worker.transcript_lines import DocumentEntry, SplitDocument, parse_line
+from worker.transcript_lines import DocumentEntry, SplitDocument
 
 # A session that cannot even be read within this is passed over.
 _SESSION_BYTES_MAX: Final = 64 << 20

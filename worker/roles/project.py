@@ -6,6 +6,7 @@ from typing import NamedTuple
 from projections.errors import ProjectionError
 from projections.facts import encode_fact, partition_of
 from projections.sources import project_message
+from projections.sources.envelope import Limits
 from worker.dead_letter_limits import DeadLetterLimits
 from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
 from worker.kafka import (
@@ -50,7 +51,7 @@ def project_outcome(source: str, partition: int, message: Message, limits: Limit
             message.value,
             partition,
             message.offset,
-            facts_max=limits.facts_per_message_max,
+            limits=Limits(limits.facts_per_message_max, limits.transcript_line_bytes_max, limits.json_depth_max),
         )
         facts = [(fact.aggregate, *encode_fact(fact)) for fact in projected.facts]
     except ProjectionError as error:
