@@ -146,6 +146,7 @@ def promote_command(invocation: Invocation, *, generation: int | None, stalled_a
     from worker.progress import Stalled  # noqa: PLC0415  (late, as elsewhere)
     from worker.promotion import PromotionRefused, promote  # noqa: PLC0415
     from worker.sink import SinkRefused  # noqa: PLC0415
+    from worker.sink_switch import instead_of_switching  # noqa: PLC0415
 
     settings = invocation.settings()
     try:
@@ -153,7 +154,7 @@ def promote_command(invocation: Invocation, *, generation: int | None, stalled_a
     except (PromotionRefused, SinkRefused, Stalled) as error:
         raise CommandFailed(str(error)) from error
     for one in switched:
-        told = "switched" if one.is_switched else "cannot be switched: its readers see records change one by one"
+        told = "switched" if one.is_switched else f"cannot be switched: {instead_of_switching(one.export.sink)}"
         click.echo(f"export {one.export.name}: {told}")
     click.echo(f"generation {chosen} serves", err=True)
     if settings.generation != chosen:

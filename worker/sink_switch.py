@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import duckdb
 import orjson
 
-from worker.sink import SinkBusy, SinkRefused, split_sink_url
+from worker.sink import APPEND_ONLY, SinkBusy, SinkRefused, split_sink_url
 from worker.sink_files import sync_directory, write_at
 
 BUSY_DELAY_S: Final = 0.5
@@ -51,6 +51,13 @@ def can_be_switched(url: str) -> bool:
     """Whether the sink that a URL names can be filled beside its place. Raises SinkRefused for no sink's URL."""
     scheme, location = split_sink_url(url)
     return (scheme in _KINDS or scheme in _SERVERS) and bool(location)
+
+
+def instead_of_switching(url: str) -> str:
+    """Say what readers of a sink see that cannot be switched, when another generation serves."""
+    if split_sink_url(url)[0] in APPEND_ONLY:
+        return "what changed is sent again beside what was sent"
+    return "its readers see records change one by one, and those that are no longer there stay"
 
 
 def beside(url: str, word: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from projections.facts import partition_of
 from projections.records import RECORD_KINDS
 from tests.worker.sinks.destinations import (
     POLICY,
+    REPOSITORY,
     KafkaDestination,
     deletion,
     run_record,
@@ -31,7 +33,7 @@ from worker.settings import Settings
 from worker.settings_sections import ExportSettings, KafkaSettings
 from worker.sink import Sink, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sink_setup import configure_sink
-from worker.sink_switch import can_be_switched
+from worker.sink_switch import can_be_switched, instead_of_switching
 from worker.sinks import kafka_topic
 from worker.sinks.kafka_topic import KafkaTopicSink, Location
 
@@ -312,3 +314,10 @@ def test_an_error_without_a_name_for_it_stays_what_it_is() -> None:
 
 def test_a_generation_cannot_be_put_in_place_in_one_step() -> None:
     assert not can_be_switched("kafka:t")
+    assert "change one by one" in instead_of_switching("kafka:t")
+
+
+def test_the_example_for_kafka_connect_reads_what_was_committed() -> None:
+    config = json.loads((REPOSITORY / "deploy/feeds/kafka-connect-jdbc.json").read_bytes())["config"]
+    assert config["consumer.override.isolation.level"] == "read_committed"
+    assert (config["pk.mode"], config["delete.enabled"]) == ("record_key", "true")

@@ -25,7 +25,7 @@ from worker.settings import load_settings
 from worker.settings_sections import ExportSettings, SettingsError
 from worker.sink import Pricing, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sink_setup import configure_sink
-from worker.sink_switch import can_be_switched
+from worker.sink_switch import can_be_switched, instead_of_switching
 from worker.sinks import otlp
 from worker.sinks.otlp import OtlpSink, parsed_headers, retry_delay_s, traces_url
 
@@ -626,3 +626,4 @@ def test_headers_that_make_no_sense_are_refused(fields: dict[str, Any], told: st
 
 def test_a_generation_cannot_be_put_in_place_in_one_step() -> None:
     assert not can_be_switched("otlp:http://h:4318")
+    assert instead_of_switching("otlp:http://h:4318") == "what changed is sent again beside what was sent"
