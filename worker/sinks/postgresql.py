@@ -81,13 +81,10 @@ def _table_sql(kind: str) -> str:
 
 
 def _stage_sql(kind: str) -> str:
-    # Behind a pooler a session may have the table of an earlier transaction, or of another release: hence the version.
+    # A session may have the table of an earlier transaction or, behind a pooler, of another release: hence the version.
     definitions = ", ".join(f"{name} {d.partition(' ')[0]}" for name, d in _FIXED.items())
     columns = ", ".join(f"{name} {type_}" for name, type_ in _columns(kind).items())
-    return (
-        f"CREATE TEMPORARY TABLE IF NOT EXISTS {_stage(kind)} ({definitions}, {columns}) ON COMMIT DELETE ROWS;"
-        f"DELETE FROM {_stage(kind)};"  # noqa: S608 - every part is a constant of this module
-    )
+    return f"CREATE TEMPORARY TABLE IF NOT EXISTS {_stage(kind)} ({definitions}, {columns}) ON COMMIT DELETE ROWS"
 
 
 def _stage(kind: str) -> str:
