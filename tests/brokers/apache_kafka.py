@@ -203,12 +203,20 @@ class KafkaCluster:
         node_count: how many nodes; replicated internal topics have three replicas from three nodes on.
         port: the first node's port; the others, and all when None, are free ones.
         settings: broker settings beside or instead of those of ``cluster_settings``.
+        secured: settings of a second listener for clients, SECURE, that speaks SASL_SSL; without it there is none.
     """
 
     def __init__(
-        self, node_count: int = 1, *, port: int | None = None, settings: Mapping[str, str] | None = None
+        self,
+        node_count: int = 1,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        secured: Mapping[str, str] | None = None,
     ) -> None:
         self.nodes: list[KafkaNode] = []
+        self.secured_servers = ""
+        self._secured = secured
         self._node_count = node_count
         self._port = port
         self._settings = cluster_settings(node_count) | dict(settings or {})
@@ -270,6 +278,9 @@ class KafkaCluster:
             ports[0] = self._port
         voters = ",".join(f"{index + 1}@{LOOPBACK}:{port}" for index, port in enumerate(controller_ports))
         self.nodes = []
+        secured_ports = free_ports(self._node_count)
+        if self._secured is not None:
+            self.secured_servers = ",".join(f"{LOOPBACK}:{port}" for port in secured_ports)
         for index, (port, controller_port) in enumerate(zip(ports, controller_ports, strict=True)):
             node_id = index + 1
             settings = self._settings | {
@@ -278,6 +289,12 @@ class KafkaCluster:
                 "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
                 "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
             }
+            if self._secured is not None:
+                secured = f",SECURE://{LOOPBACK}:{secured_ports[index]}"
+                settings |= self._secured
+                settings["listeners"] += secured
+                settings["advertised.listeners"] += secured
+                settings["listener.security.protocol.map"] += ",SECURE:SASL_SSL"
             node = KafkaNode(java, node_id, port, settings, Path(self._home.name) / f"node-{node_id}")
             node.format_storage()
             self.nodes.append(node)
