@@ -19,7 +19,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from worker.kafka import TopicPartition, admin_client, client_options
 from worker.settings import Settings
-from worker.topic_scan import BrokerFailed, broker_errors
+from worker.topic_scan import BrokerFailed, broker_errors, connecting
 
 _Result = TypeVar("_Result")
 
@@ -134,7 +134,7 @@ async def open_groups(settings: Settings) -> AsyncIterator[GroupsClient]:
     """Connect for as long as groups are looked at. Raises BrokerFailed."""
     admin = admin_client(settings)
     try:
-        with broker_errors(settings):
+        async with connecting(settings):
             await admin.start()
         yield GroupsClient(settings, admin)
     finally:

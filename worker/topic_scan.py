@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from worker.kafka import Message, TopicPartition, admin_client, log_reader
+from worker.reachable import why_unreachable
 from worker.settings import Settings
 
 _POLL_MS = 1_000
@@ -69,6 +70,16 @@ def broker_errors(settings: Settings) -> Iterator[None]:
         ) from error
     except KafkaError as error:
         raise BrokerFailed(f"Kafka at {settings.bootstrap_servers} refused: {type(error).__name__}") from error
+
+
+@asynccontextmanager
+async def connecting(settings: Settings) -> AsyncIterator[None]:
+    """Turn the failure of a first connection into one line that says what is wrong with the way there."""
+    with broker_errors(settings):
+        try:
+            yield
+        except KafkaConnectionError as error:
+            raise BrokerFailed(await why_unreachable(settings)) from error
 
 
 class TopicScan:
@@ -199,7 +210,7 @@ async def open_scan(settings: Settings) -> AsyncIterator[TopicScan]:
     """Connect for as long as something is read. Raises BrokerFailed."""
     admin, reader = admin_client(settings), log_reader(settings)
     try:
-        with broker_errors(settings):
+        async with connecting(settings):
             await admin.start()
             await reader.start()
         yield TopicScan(settings, admin, reader)

@@ -10,6 +10,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
 
 from worker.kafka import admin_client
+from worker.reachable import why_unreachable
 from worker.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -100,19 +101,12 @@ async def prepare_topics(settings: Settings, roles: Collection[str]) -> None:
         await _create_missing(admin, settings, existing)
         await _check_own(admin, settings)
     except KafkaConnectionError as error:
-        raise StartError(_unreachable(settings)) from error
+        raise StartError(await why_unreachable(settings)) from error
     except KafkaError as error:
         message = f"Kafka at {settings.bootstrap_servers} refused to prepare the topics: {type(error).__name__}"
         raise StartError(message) from error
     finally:
         await admin.close()
-
-
-def _unreachable(settings: Settings) -> str:
-    return (
-        f"no Kafka broker answers at {settings.bootstrap_servers}; start one, or correct bootstrap_servers "
-        "(environment: TRACE_PROJECTOR_BOOTSTRAP_SERVERS)"
-    )
 
 
 def _check_sources(settings: Settings, existing: Collection[str]) -> None:
