@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,8 +21,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from projections.privacy import Policy, redact
 from tests.worker.sinks.destinations import DOC_RUN, POLICY, deletion, run_record, upsert
 from worker import otlp_spans
+from worker.cli_config import describe_settings
 from worker.otlp_spans import span_id, span_of, trace_id
-from worker.settings import load_settings
+from worker.settings import MASK, load_settings
 from worker.settings_sections import ExportSettings, SettingsError
 from worker.sink import Pricing, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sink_setup import configure_sink
@@ -627,3 +629,22 @@ def test_headers_that_make_no_sense_are_refused(fields: dict[str, Any], told: st
 def test_a_generation_cannot_be_put_in_place_in_one_step() -> None:
     assert not can_be_switched("otlp:http://h:4318")
     assert instead_of_switching("otlp:http://h:4318") == "what changed is sent again beside what was sent"
+
+
+def test_the_effective_settings_name_where_headers_are_and_never_show_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE_PROJECTOR_SECRET_HEADERS", f"Authorization: {MARK}")
+    (tmp_path / "headers").write_text(f"Authorization: {MARK}")
+    exports = [
+        {"name": "a", "sink": "otlp:http://h", "redact": False, "headers_env": "TRACE_PROJECTOR_SECRET_HEADERS"},
+        {"name": "b", "sink": "otlp:http://h", "redact": False, "headers_file": str(tmp_path / "headers")},
+    ]
+    config = tmp_path / "c.toml"
+    config.write_text(
+        "".join("[[exports]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in export.items()) for export in exports)
+    )
+    text = describe_settings(load_settings(config))
+    assert f'headers_env = "TRACE_PROJECTOR_SECRET_HEADERS"  # set: {MASK}' in text
+    assert 'headers_file = "headers"' in text
+    assert MARK not in text
