@@ -61,9 +61,7 @@ class Spill:
             for item in upserts
         ]
         with self._mutex, _said():
-            self._connection.execute("BEGIN")
             self._connection.executemany(_SPILL_UPSERT, rows)
-            self._connection.execute("COMMIT")
 
     def rows(self, kind: str) -> Iterator[Row]:
         """Yield the living records of a kind in the order of their ids' UTF-8."""
@@ -93,7 +91,6 @@ class Spill:
 
 
 _SPILL_SETUP: Final = (
-    "PRAGMA page_size = 16384",
     # It is worth nothing after a crash.
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
@@ -101,9 +98,11 @@ _SPILL_SETUP: Final = (
     f"PRAGMA cache_size = -{_SPILL_CACHE_KIB}",
     """
     CREATE TABLE newest (
-        kind TEXT, id BLOB, generation INTEGER, at_offset INTEGER, json BLOB, pricing BLOB, PRIMARY KEY (kind, id)
-    ) WITHOUT ROWID
+        kind TEXT, id BLOB, generation INTEGER, at_offset INTEGER, json BLOB, pricing BLOB, UNIQUE (kind, id)
+    )
     """,
+    # Never committed: whoever wrote it reads it, and a commit would write every page that a batch has touched.
+    "BEGIN",
 )
 _SPILL_UPSERT: Final = (
     "INSERT INTO newest VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET generation = excluded.generation, "

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.version import PROJECTION_VERSION
-from tests.worker.sinks.destinations import DOC_RUN, REPOSITORY
+from tests.worker.sinks.destinations import DOC_RUN, REPOSITORY, full_disk
+from worker import export_spill
 from worker.cli_export import run_command
 from worker.export_files import FORMATS, ExportDirectory, Problem, verify_files
 from worker.export_run import Collected, describe_policy, export_to_files
@@ -134,6 +136,21 @@ def test_kinds_that_the_filter_leaves_out_have_no_file_and_others_have_empty_one
     export(tmp_path / "out", policy(filter={"kinds": ["run", "gate"], "since": "2099-01-01"}))
     assert sorted(content(tmp_path / "out")) == ["gate.jsonl", MANIFEST_NAME, "run.jsonl"]
     assert content(tmp_path / "out")["run.jsonl"] == b""
+
+
+def test_records_that_no_longer_fit_on_disk_are_told_without_a_word_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_spill, "_SPILL_SETUP", [*export_spill._SPILL_SETUP, "PRAGMA cache_size = -100"])
+    data = json.dumps({"kind": "run", "text": MARK * 50}).encode()
+    with (
+        Spill(tmp_path) as spill,
+        full_disk(100_000),
+        pytest.raises(FilesRefused, match="cannot sort records on disk: SQLITE_") as caught,
+    ):
+        spill.add([Upsert("run", f"{MARK}{number}", 1, number, {}, data) for number in range(2_000)])
+    assert MARK not in "".join(traceback.format_exception(caught.value))
+    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------------------- interruptions
