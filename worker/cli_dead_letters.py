@@ -242,6 +242,7 @@ def _letter_json(kept: Any) -> dict[str, Any]:
         "byteLength": letter.byte_length,
         "projectionVersion": letter.projection_version,
         "partial": letter.is_partial,
+        "lastOffset": letter.last_offset,
         "deadLetteredAt": kept.written_ms,
     }
 
@@ -249,7 +250,17 @@ def _letter_json(kept: Any) -> dict[str, Any]:
 def _echo_letter(kept: Any, document: dict[str, Any]) -> None:
     from worker.shown_text import shown  # noqa: PLC0415
 
-    for name in ("topic", "partition", "offset", "reason", "field", "byteLength", "projectionVersion", "partial"):
+    for name in (
+        "topic",
+        "partition",
+        "offset",
+        "lastOffset",
+        "reason",
+        "field",
+        "byteLength",
+        "projectionVersion",
+        "partial",
+    ):
         value = document[name]
         text = "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         click.echo(f"{name:<18} {text}")
