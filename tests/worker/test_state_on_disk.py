@@ -18,7 +18,8 @@ from tests.worker.fakes.driver import LaneDriver
 from tests.worker.test_fold_role import COUNT, FACTS, SETTINGS, TOPICS, Bench, run, run_fact
 from tests.worlds.cluster import clean_pass
 from tests.worlds.world import World
-from worker.lanes import SpoiltLaneError
+from worker.dead_letters import decode_dead_letter
+from worker.lanes import Batch, CorruptBatch, SpoiltLaneError
 from worker.roles.fold import FoldLane, FoldRole
 from worker.settings import Settings
 from worker.state import LocalFoldStore, StateFailedError
@@ -314,6 +315,23 @@ def test_a_fact_on_disk_that_cannot_be_read_gives_the_lane_up_and_the_state_is_m
         assert b'"completed"' in bench.records()["run-1"]
         assert bench.broker.values(TOPICS.dead_letters) == []
         await worker.lane.close()
+
+    run(story())
+
+
+def test_a_corrupt_batch_of_the_facts_log_that_was_given_up_is_one_dead_letter(bench: DiskBench) -> None:
+    async def story() -> None:
+        worker = bench.worker()
+        await worker.open()
+        batch = Batch(FACTS[NUMBER], (), 7, CorruptBatch(2, 7, 900))
+        worker.lane.handle(batch)
+        await worker.lane.flush()
+        await worker.lane.commit(worker.consumer, {batch.partition: batch.next_offset})
+        worker.lane.settled([batch])
+        await worker.lane.close()
+        [letter] = [decode_dead_letter(value) for value in bench.broker.values(TOPICS.dead_letters) if value]
+        assert (letter.offset, letter.last_offset, letter.reason) == (2, 6, "corrupt_batch")
+        assert orjson.loads(bench.rows()[KEY])["position"] == 7
 
     run(story())
 

@@ -13,7 +13,7 @@ import structlog
 
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
 from projections.fold import Change, Fold, FoldResult, Load
-from worker.dead_letters import dead_letter, encode_dead_letter
+from worker.dead_letters import DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
 from worker.exports import KIND_HEADER, REPO_HEADER, SPLIT_HEADER
 from worker.facts_log import read_log
 from worker.kafka import (
@@ -219,6 +219,9 @@ class FoldLane:
     def handle(self, batch: Batch) -> None:
         assert self._held is not None
         self._is_ahead = True
+        if batch.corrupt is not None:
+            first_offset, next_offset, size_bytes = batch.corrupt
+            self._write_letter(corrupt_batch_letter(*self._partition, first_offset, next_offset - 1, size_bytes))
         items = self._items(batch.messages, self._refuse)
         if self._local is not None and self._held.fold.missing(fact.aggregate for _, fact in items):
             # They are on the disk, or new; `flush` looks for them off the event loop, and then folds.
@@ -305,9 +308,12 @@ class FoldLane:
         self._results.append(result)
 
     def _bury(self, message: Message, reason: str) -> None:
-        key, value = encode_dead_letter(dead_letter(*self._partition, message, reason))
+        self._write_letter(dead_letter(*self._partition, message, reason))
+
+    def _write_letter(self, letter: DeadLetter) -> None:
+        key, value = encode_dead_letter(letter)
         self._append(self._topics.dead_letters, key.decode(), key, value)
-        self._metrics.count("dead_lettered_facts", partition=self._partition.partition, reason=reason)
+        self._metrics.count("dead_lettered_facts", partition=self._partition.partition, reason=letter.reason)
 
     def _append(self, topic: str, name: str, key: bytes, value: bytes | None, headers: Sequence[Header] = ()) -> None:
         assert self._writer is not None
