@@ -31,9 +31,10 @@ from typing import Any, Final, NamedTuple
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from projections.text import instant, storable_json
+from projections.decode import decode_json
+from projections.text import instant
 from worker.sink import Upsert
-from worker.sink_columns import COLUMNS, PRICING_COLUMNS
+from worker.sink_columns import COLUMNS, PRICING_COLUMNS, storable_copy
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
 
@@ -71,9 +72,11 @@ def span_of(item: Upsert) -> Span | None:
 
     Raises ``ProjectionError`` for a time that is none.
     """
-    if item.record is None:
+    if item.record is None or item.json is None:
         return None
-    record: Mapping[str, Any] = storable_json(item.record)  # type: ignore[assignment]
+    # Protobuf, too, takes no text with a lone surrogate.
+    copy = storable_copy(item.record, item.json)
+    record: Mapping[str, Any] = item.record if copy is None else decode_json(copy)
     if _is_open(record):
         return None
     shape = _shape(record)

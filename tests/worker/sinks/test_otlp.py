@@ -374,7 +374,7 @@ def test_an_artifact_is_a_span_with_all_its_columns() -> None:
 
 def test_texts_that_protobuf_does_not_take_are_escaped() -> None:
     record = run_record("a\ud83d\x00", workflowName="cut \ud83d", status="failed")
-    span = span_of(upsert(record, 1, json_bytes=b"{}"))
+    span = span_of(upsert(record, 1, json_bytes=json.dumps(record).encode()))
     assert span is not None
     assert Span.FromString(span.SerializeToString()).name == span.name
     assert span.trace_id == trace_id(attributes(span)["titan.run_id"])
