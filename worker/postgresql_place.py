@@ -113,7 +113,7 @@ def _failure(error: psycopg.Error, place: Place) -> Exception:
     if isinstance(error, _BUSY):
         return SinkBusy(f"{place.name} is held by another writer or reader", BUSY_DELAY_S)
     if isinstance(error, _GONE):
-        return SinkRefused(f"{place.name} is gone; start again, and everything is read into a new one")
+        return SinkRefused(f"{place.name} is gone: read everything into a new one with `export resync`")
     if isinstance(error, errors.InsufficientPrivilege):
         return SinkRefused(f"{place.name}: this user must not make, read or write what belongs to it")
     if isinstance(error, errors.DependentObjectsStillExist):

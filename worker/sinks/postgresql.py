@@ -7,6 +7,7 @@ for each other in a circle. A change of columns or views is a new ``SCHEMA_VERSI
 
 import asyncio
 import hashlib
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeVar
@@ -112,7 +113,7 @@ _COPY: Final = {kind: f"COPY {_stage(kind)} ({', '.join([*_FIXED, *_columns(kind
 _UPSERT: Final = {kind: _upsert_sql(kind) for kind in COLUMNS}
 _IS_ANY: Final = " UNION ALL ".join(f"(SELECT 1 FROM stored_{kind} LIMIT 1)" for kind in COLUMNS)  # noqa: S608
 _SET_META: Final = """
-INSERT INTO trace_meta VALUES ('policy_digest', %s), ('schema_version', %s)
+INSERT INTO trace_meta VALUES ('policy_digest', %s), ('schema_version', %s), ('made_as', %s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 
@@ -127,6 +128,8 @@ class PostgreSQLSink:
         self._place = place_of(location)
         self._policy_digest = policy_digest
         self._connection: Connection | None = None
+        # Another schema of the same name and policy lacks what was written into the one that was opened.
+        self._made_as: str | None = None
         # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
         self._mutex = threading.Lock()
 
@@ -166,14 +169,20 @@ class PostgreSQLSink:
     def _open(self, connection: Connection) -> bool:
         with transaction(connection, self._place):
             lock(connection, self._place.schema, shared=True)
-            if self._is_up_to_date(read_meta(connection, self._place.schema)):
+            meta = read_meta(connection, self._place.schema)
+            if self._is_up_to_date(meta):
+                self._made_as = meta["made_as"]
                 return _is_empty(connection)
         with transaction(connection, self._place):
             lock(connection, self._place.schema, shared=False)
             # Somebody else may have been here first.
-            if not self._is_up_to_date(read_meta(connection, self._place.schema)):
-                self._make(connection)
-            return _is_empty(connection)
+            meta = read_meta(connection, self._place.schema)
+            made_as = meta.get("made_as") or secrets.token_hex(8)
+            if not self._is_up_to_date(meta):
+                self._make(connection, made_as)
+            is_empty = _is_empty(connection)
+        self._made_as = made_as
+        return is_empty
 
     def _is_up_to_date(self, meta: dict[str, str]) -> bool:
         """Check that what is there, if anything, is of our policy and no newer. Raises SinkRefused."""
@@ -190,7 +199,7 @@ class PostgreSQLSink:
             raise SinkRefused(f"{self._place.name} has schema version {version}, from a newer release than this one")
         return version == SCHEMA_VERSION
 
-    def _make(self, connection: Connection) -> None:
+    def _make(self, connection: Connection, made_as: str) -> None:
         """Make the schema, or bring an older one up to date; new columns are filled from the records."""
         schema = self._place.schema
         if not has_schema(connection, schema):
@@ -209,7 +218,7 @@ class PostgreSQLSink:
             connection.execute(f"CREATE OR REPLACE VIEW trace_{kind} AS {query}")
         for name, query in view_queries(POSTGRESQL).items():
             connection.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
-        connection.execute(_SET_META, [self._policy_digest, str(SCHEMA_VERSION)])
+        connection.execute(_SET_META, [self._policy_digest, str(SCHEMA_VERSION), made_as])
 
     # ------------------------------------------------------------------------------------------------------ writing
 
@@ -217,8 +226,9 @@ class PostgreSQLSink:
         with transaction(connection, self._place):
             lock(connection, self._place.schema, shared=True)
             # Between two writes another schema may have been put in this one's place.
-            if not self._is_up_to_date(read_meta(connection, self._place.schema)):
-                raise SinkRefused(f"{self._place.name} is gone; start again, and everything is read into a new one")
+            meta = read_meta(connection, self._place.schema)
+            if not self._is_up_to_date(meta) or meta["made_as"] != self._made_as:
+                raise SinkRefused(f"{self._place.name} is gone: read everything into a new one with `export resync`")
             for kind in COLUMNS:
                 items = [item for item in batch if item.kind == kind]
                 if items:

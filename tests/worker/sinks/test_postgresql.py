@@ -331,15 +331,23 @@ def test_somebody_elses_schema_is_refused_and_left_as_it_is(store: PostgreSQLDes
     assert store.query("SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()") == [(1,)]
 
 
-def test_a_schema_that_was_removed_is_not_made_anew_without_its_records(store: PostgreSQLDestination) -> None:
+def test_a_schema_that_was_removed_is_not_taken_for_the_one_that_another_writer_made_in_its_stead(
+    store: PostgreSQLDestination,
+) -> None:
     async def work(sink: Sink) -> None:
         await sink.write([upsert(RUNNING, 1)])
         execute(store, f"DROP SCHEMA {store.schema} CASCADE")
         with pytest.raises(SinkRefused, match="is gone"):
             await sink.write([upsert(DONE, 2)])
-        assert await sink.open(), "made anew, it says that it holds nothing"
+        other = open_sink(store.url, POLICY)
+        assert await other.open(), "made anew, it says that it holds nothing"
+        await other.close()
+        with pytest.raises(SinkRefused, match="is gone"):
+            await sink.write([upsert(DONE, 2)])
+        assert await sink.open()
+        await sink.write([upsert(DONE, 2)])
 
-    assert store.run(work) == {}
+    assert store.run(work) == {KEY: upsert(DONE, 2).json}
 
 
 @pytest.mark.parametrize(
