@@ -54,6 +54,17 @@ async def _try(settings: Settings, server: str) -> str | None:
     except _NO_SUCH_WAY:
         return f"does not know kafka.sasl_mechanism {kafka.sasl_mechanism}"
     except (KafkaError, OSError, TimeoutError):
-        return None
-    connection.close()
+        if not await _listens(host, port):
+            return None
+    else:
+        connection.close()
     return f"takes connections and answers none; is kafka.security_protocol {kafka.security_protocol} what it speaks?"
+
+
+async def _listens(host: str, port: str) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), _TIMEOUT_S)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
