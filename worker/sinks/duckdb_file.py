@@ -61,9 +61,7 @@ _TABLES: Final = "\n".join(
     ]
 )
 
-_VIEWS: Final = "".join(
-    f"CREATE OR REPLACE VIEW {name} AS {query};" for name, query in view_queries(DUCKDB).items()
-)
+_VIEWS: Final = "".join(f"CREATE OR REPLACE VIEW {name} AS {query};" for name, query in view_queries(DUCKDB).items())
 
 _STAGE: Final = """
 CREATE OR REPLACE TEMP TABLE incoming AS
