@@ -171,14 +171,18 @@ class Pipeline:
         ]
         self.config.write_text("\n".join(lines) + "\n")
 
-    def create_topics(self, sources: Iterable[str] = SOURCES, partition_count: int = 2) -> None:
+    def create_topics(
+        self, sources: Iterable[str] = SOURCES, partition_count: int = 2, replication_factor: int = 1
+    ) -> None:
         """Create source topics, and the worker's own as its command does."""
 
         async def create() -> None:
             admin = AIOKafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers)
             await admin.start()
             try:
-                await admin.create_topics([NewTopic(self.topic(source), partition_count, 1) for source in sources])
+                await admin.create_topics(
+                    [NewTopic(self.topic(source), partition_count, replication_factor) for source in sources]
+                )
             finally:
                 await admin.close()
             await prepare_topics(load_settings(self.config), ())

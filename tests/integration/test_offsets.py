@@ -1,8 +1,9 @@
 """Offsets on a real broker: messages that are gone, batches that are damaged on disk, members that come and go."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
+from projections.errors import ProjectionError
+from projections.facts import encode_fact
+from projections.sources import project_message
 from tests.brokers.apache_kafka import KafkaCluster
 from tests.brokers.broker import Broker
 from tests.integration.commands import Commands
@@ -237,3 +241,55 @@ def test_a_member_without_a_name_leaves_when_it_stops_and_others_take_over_at_on
 def shares(worker: WorkerProcess) -> bool:
     """Say whether a worker has some of the eleven source partitions."""
     return worker.get("/metrics")[0] == 200 and 0 < worker.total("assigned_partitions", role="project") < 11
+
+
+# ------------------------------------------------------------------------------------------------- leaders
+
+
+@pytest.mark.slow
+def test_a_broker_that_goes_and_takes_its_leaderships_with_it_costs_nothing(fresh_app_id: str, tmp_path: Path) -> None:
+    with KafkaCluster(3) as cluster:
+        broker = Broker("three", cluster.bootstrap_servers, supports_transactions=True, stop=cluster.stop)
+        pipeline = Pipeline(broker, fresh_app_id, tmp_path)
+        pipeline.write_config(replication_factor=3)
+        pipeline.create_topics(replication_factor=3)
+        worker = pipeline.worker()
+        try:
+            worker.start(*PROJECT)
+            worker.wait_ready()
+            first, second = worlds([145]), worlds([146])
+            pipeline.publish(first)
+            cluster.nodes[0].kill()
+            pipeline.publish(second)
+            pipeline.wait_settled(("project",))
+            cluster.nodes[0].start()
+            assert cluster.wait_until_ready()
+            cluster.nodes[1].stop()
+            pipeline.publish(third := worlds([147]))
+            pipeline.wait_settled(("project",))
+            assert worker.total("consumed_messages_total") >= len(first) + len(second) + len(third)
+            assert_accounted(worker)
+            assert worker.stop() == 0
+        finally:
+            pipeline.close()
+        facts = told_by(message.key for message in pipeline.read(pipeline.own_topics[0]) if message.value is not None)
+        assert facts == clean_facts([*first, *second, *third])
+
+
+def told_by(keys: Iterable[bytes]) -> set[tuple[str, ...]]:
+    """Give what facts tell: their keys without the places of their messages, and no bare tombstones, all place."""
+    told: set[tuple[str, ...]] = set()
+    for aggregate, name, version, _place, digest in map(json.loads, keys):
+        if not name.startswith("tombstone"):
+            told.add((aggregate, name, json.dumps(version), digest))
+    return told
+
+
+def clean_facts(messages: list[SourceMessage]) -> set[tuple[str, ...]]:
+    """Give what the facts of messages tell when nothing happens to them."""
+    told: set[tuple[str, ...]] = set()
+    for message in messages:
+        with contextlib.suppress(ProjectionError):
+            facts = project_message(message.topic, message.key, message.value, 0, 0).facts
+            told |= told_by(encode_fact(fact)[0] for fact in facts)
+    return told
