@@ -88,8 +88,8 @@ def _run(options: argparse.Namespace, directory: Path) -> Outcome:
         try:
             rig.prepare()
             return _play(rig, options)
-        except AssertionError as error:
-            return Outcome(failed=1, problems=[str(error)])
+        except (AssertionError, TimeoutError) as error:
+            return Outcome(failed=1, problems=[f"{type(error).__name__}: {error}"])
         finally:
             rig.close()
             rig.keep_broker_logs()

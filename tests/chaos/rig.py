@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import shutil
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -179,13 +180,18 @@ class Rig(Pipeline):
 
     def stop_workers(self) -> list[str]:
         """Stop all workers, one after the other, and name those that did not end well."""
-        problems = []
-        for worker in self.workers:
-            if worker.is_running:
-                code = worker.stop()
-                if code != 0:
-                    problems.append(f"{worker.log_path.stem} ended with {code} when it was asked to stop")
-        return problems
+        return [problem for worker in self.workers if worker.is_running for problem in stop_well(worker)]
+
+
+def stop_well(worker: WorkerProcess) -> list[str]:
+    """Ask a worker to stop, and say so when it does not end in time or not well."""
+    name = worker.log_path.stem
+    try:
+        code = worker.stop()
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        return [f"{name} did not end in time when it was asked to stop"]
+    return [f"{name} ended with {code} when it was asked to stop"] if code != 0 else []
 
 
 def wait_until(is_so: Callable[[], bool], timeout_s: float) -> bool:

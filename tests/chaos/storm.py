@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.brokers.apache_kafka import KafkaNode
 from tests.chaos.plan import Fault
 from tests.chaos.publisher import Publisher
-from tests.chaos.rig import Rig, wait_until
+from tests.chaos.rig import Rig, stop_well, wait_until
 from tests.chaos.watch import Watch
 from tests.integration.pipeline import WorkerProcess
 from tests.worlds.world import SourceMessage, World
@@ -73,10 +73,9 @@ class Storm:
             case _:
                 if not wait_until(lambda: worker.get("/healthz")[0] == 200, RECOVERY_S_MAX):
                     return [f"{worker.log_path.stem} does not come up"]
-                code = worker.stop()
+                problems = stop_well(worker)
                 worker.start()
-                if code != 0:
-                    return [f"{worker.log_path.stem} ended with {code} when it was asked to stop"]
+                return problems
         return []
 
     def _freeze(self, worker: WorkerProcess, down_s: float) -> None:
@@ -197,9 +196,7 @@ def run_scaling(rig: Rig, seed: int, say: Say, *, stage_s: float) -> Outcome:
     rig.add_workers(2)
     _wait_working(rig, say, stage_s)
     for worker in first:
-        code = worker.stop()
-        if code != 0:
-            outcome.problems.append(f"{worker.log_path.stem} ended with {code} when it was asked to stop")
+        outcome.problems += stop_well(worker)
         rig.workers.remove(worker)
     _wait_working(rig, say, stage_s)
     outcome.problems += settle(rig, publisher, watch, outcome)
