@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple, Self
 import duckdb
 
 from projections.records import RECORD_KINDS
-from worker.cli_config import describe_settings
 from worker.embedded_broker import EmbeddedBroker, free_port
 from worker.exports import ExportPolicy, make_upserts
 from worker.file_mode import record_of
@@ -25,6 +24,7 @@ from worker.kafka import plain_producer
 from worker.local_fold import Tally, fold_files
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings, KafkaSettings
+from worker.settings_text import describe_settings
 from worker.source_files import SourceFile, find_source_files, read_messages
 from worker.source_topics import create_source_topics
 

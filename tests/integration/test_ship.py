@@ -37,7 +37,7 @@ PATIENCE_S = 60.0
 # A fork of a process that has everything loaded starts in no time, so most runs are killed while they ship.
 LOADED = """
 import json, os, sys
-import worker.cli_ship, worker.shipper
+import worker.commands.ship, worker.shipping.shipper
 from worker.cli import run
 for line in sys.stdin:
     pid = os.fork()

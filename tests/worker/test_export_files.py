@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from projections.version import PROJECTION_VERSION
 from tests.worker.sinks.destinations import DOC_RUN, REPOSITORY, full_disk
 from worker import export_spill
-from worker.cli_export import run_command
+from worker.commands.export import run_command
 from worker.export_files import FORMATS, ExportDirectory, Problem, verify_files
 from worker.export_run import Collected, describe_policy, export_to_files
 from worker.export_spill import FilesRefused, Spill

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.cli_config import describe_settings
 from worker.settings import ENV_PREFIX, MASK, Settings, load_settings, mask_url, variable_names
 from worker.settings_sections import ExportSettings, SettingsError
+from worker.settings_text import describe_settings
 
 
 @pytest.fixture(autouse=True)

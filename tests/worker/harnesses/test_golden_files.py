@@ -12,8 +12,8 @@ from worker.cli import run
 from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
 from worker.settings_sections import LimitSettings
-from worker.ship_files import ChunkLimits, Selection, ShipFiles
-from worker.ship_state import ShipState
+from worker.shipping.files import ChunkLimits, Selection, ShipFiles
+from worker.shipping.state import ShipState
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 

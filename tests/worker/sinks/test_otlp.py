@@ -21,10 +21,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from projections.privacy import Policy, redact
 from tests.worker.sinks.destinations import DOC_RUN, POLICY, deletion, run_record, upsert
 from worker import otlp_spans
-from worker.cli_config import describe_settings
 from worker.otlp_spans import span_id, span_of, trace_id
 from worker.settings import MASK, load_settings
 from worker.settings_sections import ExportSettings, SettingsError
+from worker.settings_text import describe_settings
 from worker.sink import Pricing, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sink_setup import configure_sink
 from worker.sink_switch import can_be_switched, instead_of_switching

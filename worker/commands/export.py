@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
-from worker.cli_broker import echo_json, on_broker
-from worker.cli_project import source_files_or_fail, summary_lines, transcript_options
+from worker.commands.broker import echo_json, on_broker
+from worker.commands.project import source_files_or_fail, summary_lines, transcript_options
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
 from worker.source_files import SourceFile

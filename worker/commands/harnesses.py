@@ -9,7 +9,7 @@ import click
 import orjson
 
 from worker.cli import Invocation
-from worker.cli_project import check_harness
+from worker.commands.project import check_harness
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Harness, Place, Wanted
 from worker.harnesses.discovery import (

@@ -26,7 +26,7 @@ from worker.shown_text import Screen, duration_text, shown
 from worker.timeline_view import timeline_lines
 from worker.usage_view import usage_csv, usage_table
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "fixtures" / "runs"
 DOC_CHANGE = "9bf80943-7e19-5851-ab8a-c8e4e2b0f3eb"
 HOSTILE = "[bold red]m[/]\x1b[31m\x07\n\u202e\ud800:smile:"

@@ -11,8 +11,8 @@ from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Place, Transcript
 from worker.harnesses.discovery import Discovery, Found, NotWritten, Unavailable, discover
 from worker.settings_sections import LimitSettings
-from worker.ship_sender import Delivery, Outgoing
-from worker.ship_state import Shipped, ShipState
+from worker.shipping.sender import Delivery, Outgoing
+from worker.shipping.state import Shipped, ShipState
 from worker.transcript_files import PassedOver, TranscriptFile, open_transcript
 from worker.transcript_lines import BEGINNING, Checkpoint, TranscriptLine, is_continued
 

@@ -13,10 +13,10 @@ from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
 from worker.settings import Settings
 from worker.settings_sections import LimitSettings
-from worker.ship_files import Selection, ShipTally
-from worker.ship_sender import Delivery, Outgoing, UndeliveredError
-from worker.ship_state import ShipState, Target
-from worker.shipper import Rate, ShipPlan, ShipStopped, default_state_path, ship
+from worker.shipping.files import Selection, ShipTally
+from worker.shipping.sender import Delivery, Outgoing, UndeliveredError
+from worker.shipping.shipper import Rate, ShipPlan, ShipStopped, default_state_path, ship
+from worker.shipping.state import ShipState, Target
 
 META = '{"type":"session_meta","payload":{"id":"t-1"}}\n'
 FAST = LimitSettings(sink_retry_delay_max_s=0.01, shutdown_drain_s=0.05)
@@ -38,9 +38,9 @@ class Sea:
         self.offsets_at_delivery: list[int] = []
         self.on_delivery: Callable[[int], Any] = lambda _number: None
         self.stop = asyncio.Event()
-        monkeypatch.setattr("worker.shipper.find_target", self._find_target)
-        monkeypatch.setattr("worker.shipper.holds", self._holds)
-        monkeypatch.setattr("worker.shipper.ShipSender", lambda *_: self)
+        monkeypatch.setattr("worker.shipping.shipper.find_target", self._find_target)
+        monkeypatch.setattr("worker.shipping.shipper.holds", self._holds)
+        monkeypatch.setattr("worker.shipping.shipper.ShipSender", lambda *_: self)
 
     async def _find_target(self, _settings: Settings) -> tuple[Target, list[int]]:
         return Target("c", "transcripts"), [0]
@@ -245,7 +245,7 @@ def test_a_harness_that_becomes_unavailable_is_said_once_and_the_others_go_on(
             return discovery.Unavailable("Permission denied")
         return original(places)
 
-    monkeypatch.setattr("worker.ship_files.discover", discover)
+    monkeypatch.setattr("worker.shipping.files.discover", discover)
     sea.write("rollout-1.jsonl", 1)
     places = {
         "claude-code": chosen_places(HARNESSES["claude-code"], [sea.place.with_name("closed")]),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, CommandFailed, Invocation
-from worker.cli_project import source_files_or_fail, transcript_options
+from worker.commands.project import source_files_or_fail, transcript_options
 from worker.settings import Settings
 from worker.source_files import SourceFileError, SourceMessage, read_messages
 

@@ -8,7 +8,7 @@ import pytest
 from projections.pricing import UNAVAILABLE_REASONS
 from tests.worker.test_estimated_costs import TABLE
 from worker.cli import run
-from worker.cli_price import REASONS
+from worker.commands.price import REASONS
 
 SONNET = ["price", "claude-sonnet-5", "--at", "2026-10-01T09:00:00Z"]
 

@@ -1,4 +1,4 @@
-"""`trace-projector config`: the effective settings as TOML, with every secret masked."""
+"""Settings as the TOML document that they could have been read from, with every secret masked."""
 
 import json
 import os
@@ -6,31 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 from pydantic import BaseModel, SecretStr
 
-from worker.cli import Invocation
 from worker.settings import MASK, Settings, mask_url
 from worker.settings_sections import ExportSettings
-
-
-@click.command(
-    "config",
-    epilog="""\b
-Examples:
-  trace-projector config
-  trace-projector --config trace-projector.toml config
-  TRACE_PROJECTOR_GENERATION=2 trace-projector config
-""",
-)
-@click.pass_obj
-def config_command(invocation: Invocation) -> None:
-    """Print the effective settings as TOML, secrets masked.
-
-    What the settings file and the environment leave out is printed with its default. Digest keys and headers are never
-    printed: `key_env` is followed by whether that variable is set, `key_file` is given by its name.
-    """
-    click.echo(describe_settings(invocation.settings()), nl=False)
 
 
 def describe_settings(settings: Settings) -> str:

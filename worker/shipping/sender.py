@@ -23,7 +23,7 @@ from worker.kafka import (
     start_producer,
 )
 from worker.settings import Settings
-from worker.ship_state import Target
+from worker.shipping.state import Target
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 # So many of a client's own time-outs without an acknowledgement mean that nobody is going to give one.

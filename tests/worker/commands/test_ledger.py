@@ -10,7 +10,7 @@ import pytest
 from tests.projections.test_runs_ledger_feeds import transitions_of, with_records
 from worker.cli import run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RETRIES = ROOT / "fixtures" / "runs" / "retries" / "ledger-changes.jsonl"
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from tests.worker.fakes.kafka import FakeBatch, FakeBroker, FakeProducer
 from worker.kafka import TopicPartition
 from worker.settings import Settings
 from worker.settings_sections import KafkaSettings
-from worker.ship_sender import Delivery, Outgoing, ShipSender, UndeliveredError
+from worker.shipping.sender import Delivery, Outgoing, ShipSender, UndeliveredError
 
 TOPIC = "transcripts"
 PARTITIONS = [0, 1, 2]
@@ -65,7 +65,7 @@ class Quay:
 @pytest.fixture
 def quay(monkeypatch: pytest.MonkeyPatch) -> Quay:
     made = Quay()
-    monkeypatch.setattr("worker.ship_sender.plain_producer", made.make)
+    monkeypatch.setattr("worker.shipping.sender.plain_producer", made.make)
     return made
 
 
@@ -167,8 +167,8 @@ def test_the_producer_is_idempotent_where_the_broker_allows_it(
         probes.append("asked")
         return has_ids
 
-    monkeypatch.setattr("worker.ship_sender.idempotent_producer", idempotent)
-    monkeypatch.setattr("worker.ship_sender.has_transactions", probe)
+    monkeypatch.setattr("worker.shipping.sender.idempotent_producer", idempotent)
+    monkeypatch.setattr("worker.shipping.sender.has_transactions", probe)
 
     async def scenario() -> None:
         sender = ShipSender(Settings.model_validate({"fencing": fencing}), TOPIC, PARTITIONS)

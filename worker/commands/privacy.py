@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import click
 
 from worker.cli import Invocation
-from worker.cli_broker import echo_json, echo_table
+from worker.commands.broker import echo_json, echo_table
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings, SettingsError
 

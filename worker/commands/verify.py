@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
-from worker.cli_broker import echo_json, on_broker
-from worker.cli_generations import show_behind, stalled_option
+from worker.commands.broker import echo_json, on_broker
+from worker.commands.generations import show_behind, stalled_option
 
 
 @click.command(

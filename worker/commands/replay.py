@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_INTERRUPTED, CommandFailed, Invocation
-from worker.cli_broker import TIME_HELP, echo_json, echo_table, on_broker, time_window
+from worker.commands.broker import TIME_HELP, echo_json, echo_table, on_broker, time_window
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/s)?")
 

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from worker.cli import CommandFailed, Invocation
-from worker.cli_broker import echo_json, echo_table, on_broker
+from worker.commands.broker import echo_json, echo_table, on_broker
 from worker.settings import mask_url
 
 

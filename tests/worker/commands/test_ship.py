@@ -10,12 +10,12 @@ import click
 import pytest
 
 from worker.cli import run
-from worker.cli_ship import RATE, summary_lines
+from worker.commands.ship import RATE, summary_lines
 from worker.settings import ENV_PREFIX
-from worker.ship_files import RefusedLine, ShipTally, Where
-from worker.ship_sender import ShipTargetError, UndeliveredError
-from worker.ship_state import ShipStateError
-from worker.shipper import Rate, ShipPlan, ShipStopped
+from worker.shipping.files import RefusedLine, ShipTally, Where
+from worker.shipping.sender import ShipTargetError, UndeliveredError
+from worker.shipping.shipper import Rate, ShipPlan, ShipStopped
+from worker.shipping.state import ShipStateError
 from worker.transcript_files import PassedOver, TranscriptFile, transcript_file
 
 SESSION = "0fae0449-64d3-4788-8622-d3a47d82c14b"
@@ -111,7 +111,7 @@ def shipped_plans(monkeypatch: pytest.MonkeyPatch, outcome: ShipTally | Exceptio
             raise outcome
         return outcome
 
-    monkeypatch.setattr("worker.shipper.ship", ship)
+    monkeypatch.setattr("worker.shipping.shipper.ship", ship)
     return plans
 
 

@@ -13,8 +13,8 @@ import click
 
 from projections.text import is_blank
 from worker.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed, Invocation
-from worker.cli_broker import on_broker
-from worker.cli_harnesses import places_of
+from worker.commands.broker import on_broker
+from worker.commands.harnesses import places_of
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Place
 from worker.harnesses.discovery import Unavailable
@@ -29,7 +29,7 @@ class _RateType(click.ParamType):
     name = "rate"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from worker.shipper import Rate  # noqa: PLC0415  (late, like every heavy import of a command)
+        from worker.shipping.shipper import Rate  # noqa: PLC0415  (late, like every heavy import of a command)
 
         if isinstance(value, Rate):
             return value
@@ -107,10 +107,10 @@ def ship_command(  # noqa: PLR0913  (one argument per option)
         raise click.UsageError("--native-id goes with PATHs")
     places = _available(places_of(names, paths), is_named=bool(names))
 
-    from worker.ship_files import Selection  # noqa: PLC0415  (late, like every heavy import of a command)
-    from worker.ship_sender import ShipTargetError, UndeliveredError  # noqa: PLC0415
-    from worker.ship_state import ShipStateError  # noqa: PLC0415
-    from worker.shipper import ShipPlan, ShipStopped  # noqa: PLC0415
+    from worker.shipping.files import Selection  # noqa: PLC0415  (late, like every heavy import of a command)
+    from worker.shipping.sender import ShipTargetError, UndeliveredError  # noqa: PLC0415
+    from worker.shipping.shipper import ShipPlan, ShipStopped  # noqa: PLC0415
+    from worker.shipping.state import ShipStateError  # noqa: PLC0415
 
     # Paths name projects: what runs on and on, and so most likely into a log, shows none.
     shows_paths = once or sys.stderr.isatty()
@@ -147,7 +147,7 @@ def _available(found: dict[str, list[Place] | Unavailable], *, is_named: bool) -
 
 
 async def _ship(settings: Any, plan: Any) -> Any:
-    from worker.shipper import ship  # noqa: PLC0415
+    from worker.shipping.shipper import ship  # noqa: PLC0415
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

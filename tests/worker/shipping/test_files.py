@@ -14,9 +14,9 @@ from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import chosen_places
 from worker.settings import Settings
 from worker.settings_sections import LimitSettings
-from worker.ship_files import ChunkLimits, Selection, ShipFiles
-from worker.ship_sender import Delivery
-from worker.ship_state import ShipState, Target
+from worker.shipping.files import ChunkLimits, Selection, ShipFiles
+from worker.shipping.sender import Delivery
+from worker.shipping.state import ShipState, Target
 from worker.source_files import find_source_files, read_messages
 
 SESSION = "0fae0449-64d3-4788-8622-d3a47d82c14b"

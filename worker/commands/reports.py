@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
-from worker.cli_project import source_files_or_fail, transcript_options
+from worker.commands.project import source_files_or_fail, transcript_options
 from worker.settings import Settings, mask_url
 
 NEAR_RUNS_MAX = 3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import click
 
 from worker.cli import CommandFailed, Invocation
-from worker.cli_broker import echo_json, echo_table, on_broker, time_text
+from worker.commands.broker import echo_json, echo_table, on_broker, time_text
 
 stalled_option = click.option(
     "--stalled-after-s",

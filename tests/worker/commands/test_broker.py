@@ -5,7 +5,7 @@ import time
 import click
 import pytest
 
-from worker.cli_broker import echo_table, time_text, time_window
+from worker.commands.broker import echo_table, time_text, time_window
 
 NOVEMBER_3 = 1_793_664_000_000
 

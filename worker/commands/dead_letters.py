@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, CommandFailed, Invocation
-from worker.cli_broker import TIME_HELP, echo_json, echo_table, on_broker, time_text, time_window
+from worker.commands.broker import TIME_HELP, echo_json, echo_table, on_broker, time_text, time_window
 
 LIST_LIMIT = 100
 REDRIVE_LIMIT = 10_000

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from worker.ship_state import Shipped, ShipState, ShipStateError, Target
+from worker.shipping.state import Shipped, ShipState, ShipStateError, Target
 from worker.transcript_files import TranscriptFile, TranscriptSource
 from worker.transcript_lines import Checkpoint
 

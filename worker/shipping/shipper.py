@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from worker.settings import Settings
-from worker.ship_files import Chunk, ChunkLimits, Selection, ShipFiles, ShipTally, Work
-from worker.ship_sender import ShipSender, UndeliveredError, find_target, holds
-from worker.ship_state import ShipState
+from worker.shipping.files import Chunk, ChunkLimits, Selection, ShipFiles, ShipTally, Work
+from worker.shipping.sender import ShipSender, UndeliveredError, find_target, holds
+from worker.shipping.state import ShipState
 from worker.transcript_files import TranscriptFile
 
 _CHUNK_BYTES_MAX: Final = 2 << 20
