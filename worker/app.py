@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import faust
 import structlog
+from aiokafka.errors import KafkaError
 from faust.app.base import BootStrategy
 from faust.types import AppT
 from mode import Service
@@ -50,6 +51,7 @@ _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
 # Of the time for draining, what is left to Faust for its pages once the roles have drained.
 _STOP_SPARE_S: Final = 5.0
+_LOG_ENDS_S: Final = 10.0
 
 
 def run_worker(settings: Settings) -> int:
@@ -238,6 +240,15 @@ class Pipeline(Service):
         roles = make_exports(self._settings, self.metrics, self._serving)
         return [_consumer(role, self._settings, self.metrics) for role in roles]
 
+    @Service.timer(_LOG_ENDS_S)
+    async def _look_at_log_ends(self) -> None:
+        for consumer in self._consumers:
+            try:
+                await consumer.look_at_ends()
+            except KafkaError as error:
+                # The lag stays what it was; whoever reads from these brokers finds out by itself.
+                _log.warning("log_ends_unknown", role=consumer.role.name, **error_fields(error))
+
     async def _serving_changed(self) -> None:
         """Let the exports go and take them up again, each where its generation now has its rows."""
         await asyncio.gather(*(consumer.stop() for consumer in self._exports))
@@ -336,5 +347,5 @@ def make_app(settings: Settings, pipeline: Pipeline) -> AppT:
         web_router_enabled=False,
         web_tables_enabled=False,
     )
-    add_pages(app, pipeline)
+    add_pages(app, pipeline, settings.web_token)
     return app

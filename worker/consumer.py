@@ -28,6 +28,7 @@ from worker.lanes import (
     message_bytes,
     split,
 )
+from worker.log_ends import LogEnds
 from worker.logs import error_fields
 from worker.membership import (
     RebalanceListener,
@@ -77,6 +78,7 @@ class BatchConsumer(Service):
         self._is_assigned = False
         self._wake = asyncio.Event()
         self._poll_task: asyncio.Future[None] | None = None
+        self._log_ends = LogEnds()
         self._reader = Reader(role.name, limits, rules, metrics, lambda: self._slots)
         self._watch = CommitWatch(role.name, limits.standstill_s)
         self._role_log = _log.bind(role=role.name)
@@ -93,15 +95,13 @@ class BatchConsumer(Service):
         return assigned, sum(len(slot.lane.partitions) for slot in self._slots if slot.is_open)
 
     def lag_messages(self) -> dict[TopicPartition, int]:
-        """Count the messages between committed offset and end of each partition that was fetched from."""
-        assigned = self._consumer.assignment() if self._consumer is not None else frozenset()
-        lags = {}
-        for slot in self._slots:
-            for partition, committed in slot.committed.items():
-                if self._consumer is not None and partition in assigned:
-                    end = self._consumer.highwater(partition)
-                    lags[partition] = max(0, (end or committed) - committed)
-        return lags
+        """Count the messages between committed offset and end of each partition, as far as its end is known."""
+        return {} if self._consumer is None else self._log_ends.lags(self._consumer, self._slots)
+
+    async def look_at_ends(self) -> None:
+        """Ask where logs end, which fetching tells only of partitions that are not paused. Raises KafkaError."""
+        if self._consumer is not None:
+            await self._log_ends.look(self._consumer)
 
     def standstill_s(self) -> float:
         """Tell for how long a partition that has messages to read has not moved its committed offset, at most."""

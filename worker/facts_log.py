@@ -3,10 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
+from aiokafka.errors import CorruptRecordException
+
 from worker.kafka import Message, TopicPartition
 from worker.lanes import StopWorkerError
 
 _POLL_MS = 500
+_CORRUPT_TRIES_MAX = 5
 
 
 class LogPart(NamedTuple):
@@ -22,19 +25,34 @@ async def read_log(
     """Give what the log still holds between two offsets, in order; starts the reader and leaves it to be stopped.
 
     What was compacted away is not missed: a newer version of it stands later in the log. Raises StopWorkerError when
-    the log ends before ``end``.
+    the log ends before ``end``, or holds a batch that cannot be read: without it the state would be another one.
     """
     reader.assign([partition])
     await reader.start()
     beginning = (await reader.beginning_offsets([partition]))[partition]
     reader.seek(partition, max(beginning, begin))
+    failures = 0
     while await reader.position(partition) < end:
-        polled = await reader.getmany(timeout_ms=_POLL_MS, max_records=messages_max)
+        try:
+            polled = await reader.getmany(timeout_ms=_POLL_MS, max_records=messages_max)
+        except CorruptRecordException:
+            failures += 1
+            if failures == _CORRUPT_TRIES_MAX:
+                raise StopWorkerError(_corrupt_text(partition, await reader.position(partition))) from None
+            continue
+        failures = 0
         messages = polled.get(partition, ())
         if not messages:
             await _check_end(reader, partition, end)
         position = await reader.position(partition)
         yield LogPart([message for message in messages if message.offset < end], min(position, end))
+
+
+def _corrupt_text(partition: TopicPartition, offset: int) -> str:
+    return (
+        f"topic {partition.topic} partition {partition.partition} holds a batch that cannot be read, at or behind "
+        f"offset {offset}: mend it from a replica, or make all records anew with `trace-projector rebuild`"
+    )
 
 
 async def _check_end(reader: Any, partition: TopicPartition, end: int) -> None:

@@ -22,6 +22,7 @@ from worker.settings_sections import ExportSettings
 from worker.sink import SinkBusy, SinkRefused
 from worker.sink_place import place_word
 from worker.sink_switch import beside, can_be_switched, discard, policy_of, switch
+from worker.state_rocks import discard_local_state
 from worker.topic_scan import BrokerFailed, TopicScan, broker_errors, open_scan
 from worker.topics import export_group, fold_group, own_topics, project_group
 
@@ -129,7 +130,7 @@ class Dropped(NamedTuple):
 
 
 async def drop(settings: Settings, generation: int, *, dry_run: bool) -> Dropped:
-    """Remove a generation that does not serve: its topics, its groups, and its rows beside sinks.
+    """Remove a generation that does not serve: its topics, its groups, its rows beside sinks, its state here.
 
     Raises PromotionRefused, GroupInUse, SinkRefused or BrokerFailed.
     """
@@ -152,6 +153,7 @@ async def drop(settings: Settings, generation: int, *, dry_run: bool) -> Dropped
             await append_event(settings, {"event": "dropped", "generation": generation})
         gone = [name for name in names if await groups.delete(name)]
         await _delete_topics(scan, settings, topics)
+    await asyncio.to_thread(discard_local_state, old)
     removed = [export for export in switchable if discard(export.sink, place_word(generation))]
     return Dropped(topics, gone, removed)
 

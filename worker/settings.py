@@ -14,6 +14,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    SecretStr,
     ValidationError,
     model_validator,
 )
@@ -88,6 +89,8 @@ class Settings(BaseSettings):
     state_dir: Path | None = None
     web_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     web_port: Port = 6066
+    # Whoever asks for more than whether the worker is alive and ready then has to name it.
+    web_token: Annotated[SecretStr, Field(min_length=1)] | None = None
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     topics: TopicSettings = TopicSettings()

@@ -29,7 +29,7 @@ _DIRECTORY_MODE: Final = 0o700
 def local_store(settings: Settings, topic_id: str | None, projection_version: int) -> LocalFoldStore:
     """Make the store below ``state_dir``, bound to the facts topic and the projection. Raises OSError."""
     assert settings.state_dir is not None
-    directory = settings.state_dir / "fold" / f"{settings.app_id}-g{settings.generation}"
+    directory = _directory(settings.state_dir, settings)
     make_private(directory)
     about = {
         "format": _FORMAT,
@@ -40,6 +40,18 @@ def local_store(settings: Settings, topic_id: str | None, projection_version: in
         "projectionVersion": projection_version,
     }
     return LocalFoldStore(RocksShelves(directory), about)
+
+
+def discard_local_state(settings: Settings) -> bool:
+    """Remove what this machine holds of a generation's state; says whether there was any. Raises OSError."""
+    if settings.state_dir is None or not (directory := _directory(settings.state_dir, settings)).exists():
+        return False
+    shutil.rmtree(directory)
+    return True
+
+
+def _directory(state_dir: Path, settings: Settings) -> Path:
+    return state_dir / "fold" / f"{settings.app_id}-g{settings.generation}"
 
 
 def make_private(directory: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from worker.groups import GroupsClient, open_groups
 from worker.kafka import TopicPartition
@@ -131,7 +132,7 @@ def added_up(answers: Iterable[WorkerAnswer]) -> dict[TopicPartition, Accounts]:
 
 async def read_status(settings: Settings, worker_urls: Sequence[str]) -> Status:
     """Ask the broker and the workers. Raises BrokerFailed; a worker that does not answer is only noted."""
-    answers = await asyncio.gather(*(asyncio.to_thread(_ask_worker, url) for url in worker_urls))
+    answers = await asyncio.gather(*(asyncio.to_thread(_ask_worker, url, settings.web_token) for url in worker_urls))
     accounts = added_up(answers)
     groups: list[GroupStatus] = []
     partitions: list[PartitionStatus] = []
@@ -166,11 +167,15 @@ async def _passage_status(
     ]
 
 
-def _ask_worker(url: str) -> WorkerAnswer:
+def _ask_worker(url: str, token: SecretStr | None) -> WorkerAnswer:
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         return WorkerAnswer(url, {}, "is no http:// or https:// address")
+    request = urllib.request.Request(f"{url.rstrip('/')}/metrics")  # noqa: S310  (checked above)
+    if token is not None:
+        # Not to wherever an answer might send us.
+        request.add_unredirected_header("Authorization", f"Bearer {token.get_secret_value()}")
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/metrics", timeout=_ANSWER_TIMEOUT_S) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_ANSWER_TIMEOUT_S) as response:  # noqa: S310
             text = response.read(_ANSWER_BYTES_MAX).decode()
         accounts = read_accounts(text)
     except (urllib.error.URLError, OSError) as error:

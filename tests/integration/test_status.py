@@ -82,3 +82,22 @@ def test_status_tells_what_became_of_messages_and_what_is_still_to_do(pipeline: 
     assert worker.stop() == 0
     code, _, err = commands.run("status", "--worker", url)
     assert (code, f"no counts: {url} does not answer" in err) == (1, True)
+
+
+def test_with_a_token_the_metrics_are_for_those_who_name_it_and_probes_need_none(
+    pipeline: Pipeline, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.create_topics()
+    worker = pipeline.worker(TRACE_PROJECTOR_WEB_TOKEN="a-token-of-this-test")
+    worker.start()
+    worker.wait_ready()
+    assert [worker.get(page)[0] for page in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
+    monkeypatch.setenv("TRACE_PROJECTOR_WEB_PORT", str(worker.port))
+    assert "no counts" in commands.run("status")[2]
+    monkeypatch.setenv("TRACE_PROJECTOR_WEB_TOKEN", "another-token-of-this-test")
+    assert "no counts" in commands.run("status")[2]
+    monkeypatch.setenv("TRACE_PROJECTOR_WEB_TOKEN", "a-token-of-this-test")
+    code, _, err = commands.run("status")
+    assert (code, "no counts" in err) == (0, False)
+    assert "a-token-of-this-test" not in commands.run("config")[1] + worker.log_path.read_text()
+    assert worker.stop() == 0

@@ -374,6 +374,22 @@ def test_a_facts_log_that_was_made_anew_stops_the_worker(monkeypatch: pytest.Mon
     run(story())
 
 
+def test_a_facts_log_that_cannot_be_read_stops_the_worker_instead_of_making_another_state_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        bench = Bench(monkeypatch)
+        bench.broker.committed["group"][FACTS[0]] = 3
+        log = bench.broker.logs[FACTS[0]]
+        for _message in range(3):
+            log.append(None, key=b"gone")
+        log.corrupt = frozenset((1,))
+        with pytest.raises(StopWorkerError, match="cannot be read, at or behind offset 0: mend it"):
+            await bench.lane(0).open()
+
+    run(story())
+
+
 def test_a_store_forgets_partitions_that_went_elsewhere() -> None:
     store = MemoryFoldStore()
     for number in range(3):

@@ -1,11 +1,13 @@
 """The pages for whoever watches a worker: live, ready, and its metrics."""
 
+import hmac
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
 import faust
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import SecretStr
 
 from worker.metrics import Metrics
 
@@ -34,8 +36,11 @@ class Watched(Protocol):
         """Give the readiness of every role that runs here."""
 
 
-def add_pages(app: faust.App, watched: Watched) -> None:
-    """Put the pages on an app that has not started yet."""
+def add_pages(app: faust.App, watched: Watched, token: SecretStr | None = None) -> None:
+    """Put the pages on an app that has not started yet; the metrics are for those who name the token, if there is one.
+
+    Whether a worker is alive and ready is told to everybody: probes have no secrets, and the answer holds none.
+    """
 
     @app.page("/healthz")
     async def healthz(web: Any, _request: Any) -> Any:
@@ -52,5 +57,14 @@ def add_pages(app: faust.App, watched: Watched) -> None:
         )
 
     @app.page("/metrics")
-    async def metrics(web: Any, _request: Any) -> Any:
+    async def metrics(web: Any, request: Any) -> Any:
+        if not _is_allowed(request.headers.get("Authorization", ""), token):
+            return web.text("401: this page wants a bearer token", status=HTTPStatus.UNAUTHORIZED)
         return web.bytes(watched.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _is_allowed(authorization: str, token: SecretStr | None) -> bool:
+    if token is None:
+        return True
+    given, expected = (text.encode("utf-8", "surrogateescape") for text in (authorization, token.get_secret_value()))
+    return hmac.compare_digest(given, b"Bearer " + expected)

@@ -179,6 +179,9 @@ class FakeConsumer:
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self.broker.logs[partition].beginning for partition in partitions}
 
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {partition: self.broker.logs[partition].end for partition in partitions}
+
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
 
