@@ -136,8 +136,7 @@ def quiet_abandoned_futures(loop: asyncio.AbstractEventLoop) -> None:
     """
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        is_future = "future" in context and "task" not in context
-        if not (is_future and isinstance(context.get("exception"), KafkaError)):
+        if "task" in context or "future" not in context or not isinstance(context.get("exception"), KafkaError):
             loop.default_exception_handler(context)
 
     loop.set_exception_handler(handle)
