@@ -1,166 +1,50 @@
-"""Messages per second and core, by transcript format and by source topic: parse, project, fold, redact.
-
-Every figure stands beside the floor of the same bytes in the same run (`orjson.loads` and `orjson.dumps`), because
-machines are noisy and only ratios travel. Prints a table and writes bench.json.
-"""
+"""`python -m tests.bench`: how fast the core and the sinks are; a table for people, bench.json for machines."""
 
 import argparse
 import json
 import platform
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
-from projections.errors import ProjectionError
-from projections.facts import Fact
-from projections.fold import Change, Fold
-from projections.formats.robota import history_lines
-from projections.privacy import Policy, redact
-from projections.sources import project_message
-from tests.worlds.transcripts import line_message, line_messages
-from tests.worlds.world import World
+from tests.bench import core, sinks
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-BATCH = 5_000
+Figures = Mapping[str, Mapping[str, float]]
 
-Result = TypeVar("Result")
+_PARTS: Mapping[str, tuple[Callable[[argparse.Namespace], Figures], str]] = {
+    "core": (lambda arguments: core.measure_all(arguments.messages), "messages per second and core"),
+    "sinks": (lambda arguments: sinks.measure_all(arguments.rows), "rows per second, and inserts beside DuckDB's"),
+}
 
 
-class Workload(NamedTuple):
-    """Messages of one source, in order: (source topic, key, value)."""
-
-    name: str
-    messages: list[tuple[str, bytes | None, bytes | None]]
-
-
-def transcript_workload(name: str, message_count: int) -> Workload:
-    """Repeat a native fixture in one namespace after another, so that no conversation is a copy."""
-    directory = FIXTURES / "transcripts" / name
-    source: dict[str, Any] = json.loads((directory / "source.json").read_text())
-    data = (directory / "native.jsonl").read_bytes()
-    values: list[bytes] = []
-    while len(values) < message_count:
-        values += line_messages({**source, "namespace": f"host {len(values)}"}, data)
-    return Workload(f"transcripts/{name}", [("transcripts", None, value) for value in values])
-
-
-def robota_workload(message_count: int) -> Workload:
-    """Repeat the Robota session in one namespace after another."""
-    session = json.loads((FIXTURES / "sessions" / "robota" / "session.json").read_text())
-    values: list[bytes] = []
-    while len(values) < message_count:
-        namespace = f"host {len(values)}"
-        source = {"harness": "robota", "namespace": namespace, "nativeId": session["id"], "format": "robota"}
-        values += [
-            line_message({**source, "sourceId": line.source_id}, 0, line.line, line.ordinal)
-            for line in history_lines(session, namespace)
-        ]
-    return Workload("transcripts/robota", [("transcripts", None, value) for value in values])
-
-
-def world_workloads(message_count: int) -> list[Workload]:
-    """Take runs, gates and ledger rows out of generated worlds."""
-    topics: dict[str, list[tuple[str, bytes | None, bytes | None]]] = {
-        "workflow-runs": [],
-        "gate-decisions": [],
-        "ledger-changes": [],
-    }
-    seed = 0
-    while min(map(len, topics.values())) < message_count // 4:
-        for message in World(seed).messages:
-            if message.topic in topics:
-                topics[message.topic].append((message.topic, message.key, message.value))
-        seed += 1
-    return [Workload(topic, messages) for topic, messages in topics.items()]
-
-
-def timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Run something twice; gives the better CPU time in seconds and the result."""
-    best, result = float("inf"), None
-    for _ in range(2):
-        start = time.process_time()
-        result = work()
-        best = min(best, time.process_time() - start)
-    assert result is not None
-    return best, result
-
-
-def project(workload: Workload) -> list[Fact]:
-    """Project all messages."""
-    facts: list[Fact] = []
-    for offset, (topic, key, value) in enumerate(workload.messages):
-        # The fixtures hold broken messages too, and refusing one is part of the work.
-        with suppress(ProjectionError):
-            facts += project_message(topic, key, value, 0, offset).facts
-    return facts
-
-
-def fold(facts: list[Fact]) -> list[Change]:
-    """Fold all facts, and the facts that follow from them, in batches."""
-    state = Fold(generation=1, unbound="standalone")
-    changes: list[Change] = []
-    offset = 0
-    waiting = facts
-    while waiting:
-        following: list[Fact] = []
-        for start in range(0, len(waiting), BATCH):
-            batch = waiting[start : start + BATCH]
-            result = state.apply(list(enumerate(batch, offset)))
-            offset += len(batch)
-            changes += result.changes
-            following += result.facts
-        waiting = following
-    return changes
-
-
-def measure(workload: Workload) -> dict[str, float]:
-    """Measure one workload; messages per second and core for each stage, and ratios to the floor."""
-    values = [value for _topic, _key, value in workload.messages if value is not None]
-    count = len(workload.messages)
-    floor_s, _ = timed(lambda: [orjson.dumps(orjson.loads(value)) for value in values])
-    project_s, facts = timed(lambda: project(workload))
-    fold_s, changes = timed(lambda: fold(facts))
-    policy = Policy(key="a key of more than thirty-two bytes")
-    records = [change.record for change in changes if change.record is not None]
-    redact_s, _ = timed(lambda: [orjson.dumps(redact(orjson.loads(record), policy)) for record in records])
-    core_s = project_s + fold_s + redact_s
-    return {
-        "messages": count,
-        "bytes_per_message": sum(map(len, values)) / count,
-        "records": len(records),
-        "floor_per_s": count / floor_s,
-        "project_per_s": count / project_s,
-        "fold_per_s": count / fold_s,
-        "redact_per_s": count / redact_s if records else float("inf"),
-        "core_per_s": count / core_s,
-        "core_to_floor": floor_s / core_s,
-    }
+def show(title: str, figures: Figures) -> None:
+    """Print one part: a row per workload, ratios with two digits and everything else without."""
+    columns = list(next(iter(figures.values())))
+    table = Table("workload", *columns, title=title)
+    for name, row in figures.items():
+        table.add_row(name, *(f"{row[column]:,.{2 if 'to_' in column else 0}f}" for column in columns))
+    Console(width=170).print(table)
 
 
 def main() -> int:
-    """Measure everything, print the table and write the file."""
+    """Measure the parts that are asked for, print the tables and write the file."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--messages", type=int, default=20_000, help="messages per workload (default 20000)")
+    parser.add_argument("--only", choices=sorted(_PARTS), help="only this part")
+    parser.add_argument("--messages", type=int, default=20_000, help="messages per workload of the core (20000)")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows per sink (20000)")
     parser.add_argument("--out", type=Path, default=Path("bench.json"), help="where the figures go")
     arguments = parser.parse_args()
-    names = sorted(path.name for path in (FIXTURES / "transcripts").iterdir())
-    workloads = [transcript_workload(name, arguments.messages) for name in names]
-    workloads += [robota_workload(arguments.messages), *world_workloads(arguments.messages)]
-    figures = {workload.name: measure(workload) for workload in workloads}
     machine = {"python": sys.version.split()[0], "machine": platform.machine(), "system": platform.platform()}
-    arguments.out.write_text(json.dumps({"machine": machine, "core": figures}, indent=2) + "\n")
-    columns = ("bytes_per_message", "floor_per_s", "project_per_s", "fold_per_s", "redact_per_s", "core_per_s")
-    table = Table("workload", *columns, "core_to_floor", title=f"per second and core, Python {machine['python']}")
-    for name, row in figures.items():
-        table.add_row(name, *(f"{row[column]:,.0f}" for column in columns), f"{row['core_to_floor']:.2f}")
-    Console(width=160).print(table)
+    measured: dict[str, object] = {"machine": machine}
+    for name, (measure, title) in _PARTS.items():
+        if arguments.only in (None, name):
+            figures = measure(arguments)
+            show(f"{title}, Python {machine['python']}", figures)
+            measured[name] = figures
+    arguments.out.write_text(json.dumps(measured, indent=2) + "\n")
     return 0
 
 

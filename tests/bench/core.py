@@ -1,0 +1,147 @@
+"""Messages per second and core, by transcript format and by source topic: parse, project, fold, redact.
+
+Every figure stands beside the floor of the same bytes in the same run (`orjson.loads` and `orjson.dumps`), because
+machines are noisy and only ratios travel.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+
+from projections.errors import ProjectionError
+from projections.facts import Fact
+from projections.fold import Change, Fold
+from projections.formats.robota import history_lines
+from projections.privacy import Policy, redact
+from projections.sources import project_message
+from tests.worlds.transcripts import line_message, line_messages
+from tests.worlds.world import World
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+BATCH = 5_000
+
+Result = TypeVar("Result")
+
+
+class Workload(NamedTuple):
+    """Messages of one source, in order: (source topic, key, value)."""
+
+    name: str
+    messages: list[tuple[str, bytes | None, bytes | None]]
+
+
+def transcript_workload(name: str, message_count: int) -> Workload:
+    """Repeat a native fixture in one namespace after another, so that no conversation is a copy."""
+    directory = FIXTURES / "transcripts" / name
+    source: dict[str, Any] = json.loads((directory / "source.json").read_text())
+    data = (directory / "native.jsonl").read_bytes()
+    values: list[bytes] = []
+    while len(values) < message_count:
+        values += line_messages({**source, "namespace": f"host {len(values)}"}, data)
+    return Workload(f"transcripts/{name}", [("transcripts", None, value) for value in values])
+
+
+def robota_workload(message_count: int) -> Workload:
+    """Repeat the Robota session in one namespace after another."""
+    session = json.loads((FIXTURES / "sessions" / "robota" / "session.json").read_text())
+    values: list[bytes] = []
+    while len(values) < message_count:
+        namespace = f"host {len(values)}"
+        source = {"harness": "robota", "namespace": namespace, "nativeId": session["id"], "format": "robota"}
+        values += [
+            line_message({**source, "sourceId": line.source_id}, 0, line.line, line.ordinal)
+            for line in history_lines(session, namespace)
+        ]
+    return Workload("transcripts/robota", [("transcripts", None, value) for value in values])
+
+
+def world_workloads(message_count: int) -> list[Workload]:
+    """Take runs, gates and ledger rows out of generated worlds."""
+    topics: dict[str, list[tuple[str, bytes | None, bytes | None]]] = {
+        "workflow-runs": [],
+        "gate-decisions": [],
+        "ledger-changes": [],
+    }
+    seed = 0
+    while min(map(len, topics.values())) < message_count // 4:
+        for message in World(seed).messages:
+            if message.topic in topics:
+                topics[message.topic].append((message.topic, message.key, message.value))
+        seed += 1
+    return [Workload(topic, messages) for topic, messages in topics.items()]
+
+
+def timed(work: Callable[[], Result]) -> tuple[float, Result]:
+    """Run something twice; gives the better CPU time in seconds and the result."""
+    best, result = float("inf"), None
+    for _ in range(2):
+        start = time.process_time()
+        result = work()
+        best = min(best, time.process_time() - start)
+    assert result is not None
+    return best, result
+
+
+def project(workload: Workload) -> list[Fact]:
+    """Project all messages."""
+    facts: list[Fact] = []
+    for offset, (topic, key, value) in enumerate(workload.messages):
+        # The fixtures hold broken messages too, and refusing one is part of the work.
+        with suppress(ProjectionError):
+            facts += project_message(topic, key, value, 0, offset).facts
+    return facts
+
+
+def fold(facts: list[Fact]) -> list[Change]:
+    """Fold all facts, and the facts that follow from them, in batches."""
+    state = Fold(generation=1, unbound="standalone")
+    changes: list[Change] = []
+    offset = 0
+    waiting = facts
+    while waiting:
+        following: list[Fact] = []
+        for start in range(0, len(waiting), BATCH):
+            batch = waiting[start : start + BATCH]
+            result = state.apply(list(enumerate(batch, offset)))
+            offset += len(batch)
+            changes += result.changes
+            following += result.facts
+        waiting = following
+    return changes
+
+
+def measure(workload: Workload) -> dict[str, float]:
+    """Measure one workload; messages per second and core for each stage, and ratios to the floor."""
+    values = [value for _topic, _key, value in workload.messages if value is not None]
+    count = len(workload.messages)
+    floor_s, _ = timed(lambda: [orjson.dumps(orjson.loads(value)) for value in values])
+    project_s, facts = timed(lambda: project(workload))
+    fold_s, changes = timed(lambda: fold(facts))
+    policy = Policy(key="a key of more than thirty-two bytes")
+    records = [change.record for change in changes if change.record is not None]
+    redact_s, _ = timed(lambda: [orjson.dumps(redact(orjson.loads(record), policy)) for record in records])
+    core_s = project_s + fold_s + redact_s
+    return {
+        "messages": count,
+        "bytes_per_message": sum(map(len, values)) / count,
+        "records": len(records),
+        "floor_per_s": count / floor_s,
+        "project_per_s": count / project_s,
+        "fold_per_s": count / fold_s,
+        "redact_per_s": count / redact_s if records else float("inf"),
+        "core_per_s": count / core_s,
+        "core_to_floor": floor_s / core_s,
+    }
+
+
+def measure_all(message_count: int) -> dict[str, dict[str, float]]:
+    """Measure every transcript format and every other source topic, by name."""
+    names = sorted(path.name for path in (FIXTURES / "transcripts").iterdir())
+    workloads = [transcript_workload(name, message_count) for name in names]
+    workloads += [robota_workload(message_count), *world_workloads(message_count)]
+    return {workload.name: measure(workload) for workload in workloads}
