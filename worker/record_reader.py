@@ -13,13 +13,15 @@ from worker.sink import SINKS
 Record = dict[str, Any]
 
 READERS: Final[dict[str, str]] = {
+    "clickhouse": "worker.readers.clickhouse:ClickHouseReader",
     "duckdb": "worker.readers.duckdb_file:DuckDBReader",
     "jsonl": "worker.readers.jsonl:JsonlReader",
+    "parquet": "worker.readers.parquet_files:ParquetReader",
     "postgresql": "worker.readers.postgresql:PostgreSQLReader",
 }
 """URL scheme, that of the sink, to ``module:class``, as text, so that a driver loads only when a URL names it."""
 
-_SERVERS: Final = frozenset({"postgresql"})
+_SERVERS: Final = frozenset({"clickhouse", "postgresql"})
 
 
 class RecordsUnreadable(Exception):  # noqa: N818  (a state of the destination, not a fault of the program)

@@ -15,11 +15,13 @@ RecordKey = tuple[str, str]
 """Kind and id. A run's id is free text that may spell another record's id, so an id alone names nothing."""
 
 SINKS: Final[dict[str, str]] = {
+    "clickhouse": "worker.sinks.clickhouse:ClickHouseSink",
     "duckdb": "worker.sinks.duckdb_file:DuckDBSink",
     "jsonl": "worker.sinks.jsonl:JsonlSink",
     "kafka": "worker.sinks.kafka_topic:KafkaTopicSink",
     "memory": "worker.sinks.memory:MemorySink",
     "otlp": "worker.sinks.otlp:OtlpSink",
+    "parquet": "worker.sinks.parquet_files:ParquetSink",
     "postgresql": "worker.sinks.postgresql:PostgreSQLSink",
     "stdout": "worker.sinks.memory:StdoutSink",
 }

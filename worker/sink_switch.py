@@ -50,7 +50,9 @@ class SwitchablePlaces(Protocol):
 def can_be_switched(url: str) -> bool:
     """Whether the sink that a URL names can be filled beside its place. Raises SinkRefused for no sink's URL."""
     scheme, location = split_sink_url(url)
-    return (scheme in _KINDS or scheme in _SERVERS) and bool(location)
+    # An object store renames no directory.
+    is_store = scheme == "delta" and "://" in location
+    return (scheme in _KINDS or scheme in _SERVERS) and bool(location) and not is_store
 
 
 def instead_of_switching(url: str) -> str:
@@ -263,8 +265,14 @@ _KINDS: Final = {
 }
 """By URL scheme, files."""
 
-_SERVERS: Final[dict[str, str]] = {"postgresql": "worker.postgresql_place"}
-"""By URL scheme, the module of what is in a server, as text, so that a driver loads only when a URL names it.
+_SERVERS: Final[dict[str, str]] = {
+    "clickhouse": "worker.clickhouse_place",
+    "delta": "worker.directory_place",
+    "parquet": "worker.directory_place",
+    "postgresql": "worker.postgresql_place",
+}
+"""By URL scheme, the module of what is in a server or a directory of files, as text, so that a driver loads only when a
+URL names it.
 
 Sinks that are in neither table cannot be switched: their readers see records change one by one.
 """

@@ -14,12 +14,12 @@ from worker.sink_switch import beside, switch
 OLD, NEW = "digest-of-generation-1", "digest-of-generation-2"
 
 
-@pytest.fixture(params=["duckdb", "jsonl", "postgresql"])
+@pytest.fixture(params=["clickhouse", "duckdb", "jsonl", "parquet", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return DESTINATIONS[request.param](tmp_path).url
 
 
-@pytest.fixture(params=["duckdb", "postgresql"])
+@pytest.fixture(params=["clickhouse", "duckdb", "postgresql"])
 def looked_up_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A sink that is looked up anew with every write."""
     return DESTINATIONS[request.param](tmp_path).url

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import duckdb
 
 from projections.decode import decode_json
-from tests.stores import postgresql
+from tests.stores import clickhouse, postgresql
 from worker.embedded_broker import EmbeddedBroker
 from worker.kafka import Message
 from worker.settings import Settings
@@ -89,6 +89,10 @@ class SqlDestination(Destination):
         (row,) = self.rows(sql)
         return row
 
+    def said(self, question: str) -> str:
+        """A question of the README's in this destination's words, as the README says them."""
+        return question
+
     def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
         raise NotImplementedError
 
@@ -114,16 +118,20 @@ class DuckDBDestination(SqlDestination):
     def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
         with duckdb.connect(str(self.path), read_only=True) as connection:
             connection.execute(f"SET TimeZone = '{time_zone}'")
-            cursor = connection.execute(sql)
-            assert cursor.description is not None
-            columns = [(name, str(type_)) for name, type_, *_ in cursor.description]
-            return [
-                {
-                    name: json.loads(value) if type_ == "JSON" and value else value
-                    for (name, type_), value in zip(columns, row, strict=True)
-                }
-                for row in cursor.fetchall()
-            ]
+            return duckdb_rows(connection.execute(sql))
+
+
+def duckdb_rows(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """Rows of a query by the names of their columns; JSON as Python values."""
+    assert cursor.description is not None
+    columns = [(name, str(type_)) for name, type_, *_ in cursor.description]
+    return [
+        {
+            name: json.loads(value) if type_ == "JSON" and value else value
+            for (name, type_), value in zip(columns, row, strict=True)
+        }
+        for row in cursor.fetchall()
+    ]
 
 
 class JsonlDestination(Destination):
@@ -165,6 +173,53 @@ class PostgreSQLDestination(SqlDestination):
             cursor = connection.execute(sql)
             names = [column.name for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()] if names else []
+
+
+class ClickHouseDestination(SqlDestination):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.server = clickhouse.server()
+        self.database = f"t_{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.database)
+
+    def said(self, question: str) -> str:
+        # The README says so beside its questions.
+        return question.replace("extract(epoch FROM resolved_at - opened_at)", "toFloat64(resolved_at - opened_at)")
+
+    def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
+        with self.server.connect(self.database) as client:
+            result = client.query(sql, settings={"session_timezone": time_zone})
+            return [
+                {name: json.loads(value) if name in JSON_COLUMNS and value else value for name, value in row.items()}
+                for row in result.named_results()
+            ]
+
+
+JSON_COLUMNS = {column.name for columns in COLUMNS.values() for column in columns if column.type == "json"}
+
+
+class ParquetDestination(SqlDestination):
+    """A directory of files, as DuckDB shows them through the views that are written beside them."""
+
+    is_file = True
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "traces.parquet"
+
+    @property
+    def url(self) -> str:
+        return f"parquet:{self.path}"
+
+    def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
+        with duckdb.connect() as connection:
+            connection.execute(f"SET TimeZone = '{time_zone}'")
+            connection.execute(f"SET file_search_path = '{self.path}'")
+            connection.execute((self.path / "views.sql").read_text(encoding="utf-8"))
+            return duckdb_rows(connection.execute(sql))
 
 
 class MemoryDestination(Destination):
@@ -242,10 +297,12 @@ async def topic_messages(bootstrap_servers: str, topic: str) -> list[Message]:
 
 
 DESTINATIONS: dict[str, type[Destination]] = {
+    "clickhouse": ClickHouseDestination,
     "duckdb": DuckDBDestination,
     "jsonl": JsonlDestination,
     "kafka": KafkaDestination,
     "memory": MemoryDestination,
+    "parquet": ParquetDestination,
     "postgresql": PostgreSQLDestination,
     "stdout": StdoutDestination,
 }

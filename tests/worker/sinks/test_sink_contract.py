@@ -283,7 +283,7 @@ def test_any_order_batching_and_repetition_leaves_the_same_content(name: str, tm
     destination = DESTINATIONS[name](tmp_path)
     worlds = itertools.count()
 
-    @settings(max_examples=25 if name in ("duckdb", "postgresql") else 100)
+    @settings(max_examples=25 if name in ("clickhouse", "delta", "duckdb", "parquet", "postgresql") else 100)
     @given(VERSIONS, st.data())
     def check(versions: dict[tuple[str, int, int], bool], data: st.DataObject) -> None:
         world = f"world-{next(worlds)}"
