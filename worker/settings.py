@@ -39,6 +39,7 @@ ENV_RESERVED = frozenset({"TRACE_PROJECTOR_CONFIG", "TRACE_PROJECTOR_REAL"})
 MASK = "********"
 KEY_BYTES_RECOMMENDED = 32
 ROLES = ("project", "fold", "export")
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,120}")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -91,6 +92,9 @@ class Settings(BaseSettings):
     web_port: Port = 6066
     # Whoever asks for more than whether the worker is alive and ready then has to name it.
     web_token: Annotated[SecretStr, Field(min_length=1)] | None = None
+    # The export whose sink the pages show; none: no page shows a record.
+    web_export: str | None = None
+    web_unredacted: bool = False
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     topics: TopicSettings = TopicSettings()
@@ -127,7 +131,24 @@ class Settings(BaseSettings):
             if topics.count(topic) > 1:
                 message = f"topics names {topic} twice; every source needs a topic of its own"
                 raise ValueError(message)
+        self._check_pages()
         return self
+
+    def _check_pages(self) -> None:
+        """Refuse pages that would show records to whom they are not for."""
+        shown = next((export for export in self.exports if export.name == self.web_export), None)
+        is_loopback = self.web_host in LOOPBACK_HOSTS
+        message = None
+        if self.web_unredacted and not is_loopback:
+            message = f"web_unredacted is for this machine alone: web_host has to be one of {', '.join(LOOPBACK_HOSTS)}"
+        elif self.web_export is not None and shown is None:
+            message = f"web_export names {self.web_export}, and exports has no such name"
+        elif shown is not None and not shown.redact and not self.web_unredacted:
+            message = f"web_export names {shown.name}, which does not redact; name another, or say web_unredacted = true"
+        elif shown is not None and not is_loopback and self.web_token is None:
+            message = f"web_export shows records to whoever reaches {self.web_host}: give web_token"
+        if message is not None:
+            raise ValueError(message)
 
     @property
     def source_topics(self) -> dict[str, str]:
