@@ -17,6 +17,10 @@ class Dialect(NamedTuple):
     """The seconds from the first time to the second, as a double."""
     total: str
     """The sum of doubles, in the order of the second expression: so its last digit is the same every time."""
+    any_true: str = "bool_or({})"
+    """Whether a condition is true in any row of a window."""
+    settings: str = ""
+    """What a view says behind its query."""
 
 
 DUCKDB: Final = Dialect(
@@ -29,6 +33,15 @@ POSTGRESQL: Final = Dialect(
     seconds="CAST(extract(epoch FROM {1} - {0}) AS DOUBLE PRECISION)",
     total="sum({} ORDER BY {})",
 )
+CLICKHOUSE: Final = Dialect(
+    utc_day="toDate({}, 'UTC')",
+    seconds="toFloat64({1} - {0})",
+    # ClickHouse has no order within an aggregate, and its sums depend on how the rows were spread over threads.
+    total="if(count({0}) = 0, NULL, arrayReduce('sumKahan', arrayMap(p -> p.2, arraySort(groupArray(({1}, {0}))))))",
+    any_true="max({})",
+    # Otherwise count(cost_usd) is that of the sum which has the same name, where there is one.
+    settings=" SETTINGS prefer_column_name_to_alias = 1",
+)
 
 # The rule of fold_usage, per conversation: deltas supersede snapshots, and in one epoch the conversation's snapshot
 # those of its turns. (Of one response, and of one counter in one epoch, there is one record: its id is made of these.)
@@ -38,8 +51,8 @@ SELECT id AS cost_id, run_id, attempt_id, conversation, spent_at, {day} AS day,
     reasoning_output_tokens, total_tokens, cost_usd, cost_kind, price_basis, price_reason, price_table_version, source
 FROM (
     SELECT *,
-        bool_or(measurement_kind = 'delta') OVER (PARTITION BY conversation) AS has_deltas,
-        bool_or(coalesce(scope = 'conversation', false)) OVER (PARTITION BY conversation, epoch) AS is_covered
+        {has_deltas} OVER (PARTITION BY conversation) AS has_deltas,
+        {is_covered} OVER (PARTITION BY conversation, epoch) AS is_covered
     FROM trace_cost
 ) AS costs
 WHERE measurement_kind = 'delta' OR (NOT has_deltas AND (scope = 'conversation' OR NOT is_covered))
@@ -52,7 +65,7 @@ WITH calls AS (
     FROM trace_call GROUP BY attempt_id
 ), gates AS (
     SELECT attempt_id, count(*) FILTER (WHERE status = 'pending') AS open_gates,
-        {waited} FILTER (WHERE gate_kind = 'human') AS gate_wait_s
+        {waited} AS gate_wait_s
     FROM trace_gate GROUP BY attempt_id
 ), spend AS (
     -- The attempt's own cost is what its sources knew; this adds the estimates of an export that makes some.
@@ -110,9 +123,16 @@ def view_queries(dialect: Dialect) -> dict[str, str]:
     """Give each view's name and query, in the order in which they can be made from the tables of the kinds."""
     known_cost = dialect.total.format("cost_usd", "cost_id")
     duration = dialect.seconds.format("started_at", "completed_at")
-    waited = dialect.total.format(dialect.seconds.format("opened_at", "resolved_at"), "id")
-    return {
-        "trace_spend": _SPEND.format(day=dialect.utc_day.format("spent_at")),
-        "trace_attempts": _ATTEMPTS.format(waited=waited, known_cost=known_cost, duration=duration),
+    waited = f"CASE WHEN gate_kind = 'human' THEN {dialect.seconds.format('opened_at', 'resolved_at')} END"
+    queries = {
+        "trace_spend": _SPEND.format(
+            day=dialect.utc_day.format("spent_at"),
+            has_deltas=dialect.any_true.format("measurement_kind = 'delta'"),
+            is_covered=dialect.any_true.format("coalesce(scope = 'conversation', false)"),
+        ),
+        "trace_attempts": _ATTEMPTS.format(
+            waited=dialect.total.format(waited, "id"), known_cost=known_cost, duration=duration
+        ),
         "trace_runs": _RUNS.format(known_cost=known_cost, duration=duration),
     }
+    return {name: query + dialect.settings for name, query in queries.items()}
