@@ -24,7 +24,7 @@ demo: setup  ## the whole flow on this machine: a broker, four topics, a worker,
 
 test: lint  ## everything that a change must pass; what needs no broker first, on two cores
 	$(BIN)/pytest -n 2 -m "not integration" $(PYTEST_ARGS)
-	$(BIN)/pytest -m integration $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m integration $(PYTEST_ARGS)
 
 lint: setup  ## format, lint, types, layers
 	$(BIN)/ruff format --check
