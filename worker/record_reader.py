@@ -14,6 +14,7 @@ Record = dict[str, Any]
 
 READERS: Final[dict[str, str]] = {
     "clickhouse": "worker.readers.clickhouse:ClickHouseReader",
+    "delta": "worker.readers.delta_table:DeltaReader",
     "duckdb": "worker.readers.duckdb_file:DuckDBReader",
     "jsonl": "worker.readers.jsonl:JsonlReader",
     "parquet": "worker.readers.parquet_files:ParquetReader",

@@ -16,6 +16,7 @@ RecordKey = tuple[str, str]
 
 SINKS: Final[dict[str, str]] = {
     "clickhouse": "worker.sinks.clickhouse:ClickHouseSink",
+    "delta": "worker.sinks.delta_table:DeltaSink",
     "duckdb": "worker.sinks.duckdb_file:DuckDBSink",
     "jsonl": "worker.sinks.jsonl:JsonlSink",
     "kafka": "worker.sinks.kafka_topic:KafkaTopicSink",

@@ -14,7 +14,7 @@ from worker.sink_switch import beside, switch
 OLD, NEW = "digest-of-generation-1", "digest-of-generation-2"
 
 
-@pytest.fixture(params=["clickhouse", "duckdb", "jsonl", "parquet", "postgresql"])
+@pytest.fixture(params=["clickhouse", "delta", "duckdb", "jsonl", "parquet", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return DESTINATIONS[request.param](tmp_path).url
 

@@ -47,12 +47,12 @@ def runs(url: str) -> list[str]:
     return sorted(record["runId"] for record in open_reader(url).read(KINDS))
 
 
-@pytest.fixture(params=["clickhouse", "duckdb", "jsonl", "parquet", "postgresql"])
+@pytest.fixture(params=["clickhouse", "delta", "duckdb", "jsonl", "parquet", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return DESTINATIONS[request.param](tmp_path).url
 
 
-@pytest.fixture(params=["duckdb", "jsonl", "parquet"])
+@pytest.fixture(params=["delta", "duckdb", "jsonl", "parquet"])
 def file_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return DESTINATIONS[request.param](tmp_path).url
 
@@ -175,8 +175,18 @@ def test_a_duckdb_writer_under_whose_feet_the_file_was_replaced_writes_nothing_i
 
 
 def test_only_files_and_schemas_of_ours_can_be_switched() -> None:
-    names = ("clickhouse://host/db", "duckdb:a", "jsonl:a", "postgresql://host/db", "memory:a", "-")
-    assert [can_be_switched(name) for name in names] == [True, True, True, True, False, False]
+    names = (
+        "clickhouse://host/db",
+        "delta:a",
+        "duckdb:a",
+        "jsonl:a",
+        "parquet:a",
+        "postgresql://host/db",
+        "memory:a",
+        "delta:s3://b/a",
+        "-",
+    )
+    assert [can_be_switched(name) for name in names] == [True] * 6 + [False] * 3
 
 
 def test_a_state_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import duckdb
+from deltalake import DeltaTable
 
 from projections.decode import decode_json
 from tests.stores import clickhouse, postgresql
@@ -20,6 +21,7 @@ from worker.kafka import Message
 from worker.settings import Settings
 from worker.sink import RecordKey, Sink, Upsert, open_sink
 from worker.sink_columns import COLUMNS
+from worker.sink_views import DUCKDB, view_queries
 from worker.sinks.memory import StdoutSink, memory_store
 from worker.topic_scan import open_scan
 
@@ -191,7 +193,7 @@ class ClickHouseDestination(SqlDestination):
 
     def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
         with self.server.connect(self.database) as client:
-            result = client.query(sql, settings={"session_timezone": time_zone})
+            result = client.query(f"{sql} SETTINGS session_timezone = '{time_zone}'")
             return [
                 {name: json.loads(value) if name in JSON_COLUMNS and value else value for name, value in row.items()}
                 for row in result.named_results()
@@ -199,6 +201,34 @@ class ClickHouseDestination(SqlDestination):
 
 
 JSON_COLUMNS = {column.name for columns in COLUMNS.values() for column in columns if column.type == "json"}
+
+
+class DeltaDestination(SqlDestination):
+    """Delta tables in a directory, which DuckDB sees through the tables of Arrow."""
+
+    is_file = True
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "traces.delta"
+
+    @property
+    def url(self) -> str:
+        return f"delta:{self.path}"
+
+    def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
+        with duckdb.connect() as connection:
+            connection.execute(f"SET TimeZone = '{time_zone}'")
+            for kind, columns in COLUMNS.items():
+                connection.register(f"delta_{kind}", DeltaTable(self.path / f"trace_{kind}").to_pyarrow_table())
+                as_json = [
+                    f"CAST({column.name} AS JSON) AS {column.name}" for column in columns if column.type == "json"
+                ]
+                replaced = f"REPLACE ({', '.join(as_json)})" if as_json else ""
+                connection.execute(f"CREATE VIEW trace_{kind} AS SELECT * {replaced} FROM delta_{kind}")  # noqa: S608
+            for name, query in view_queries(DUCKDB).items():
+                connection.execute(f"CREATE VIEW {name} AS {query}")
+            return duckdb_rows(connection.execute(sql))
 
 
 class ParquetDestination(SqlDestination):
@@ -298,6 +328,7 @@ async def topic_messages(bootstrap_servers: str, topic: str) -> list[Message]:
 
 DESTINATIONS: dict[str, type[Destination]] = {
     "clickhouse": ClickHouseDestination,
+    "delta": DeltaDestination,
     "duckdb": DuckDBDestination,
     "jsonl": JsonlDestination,
     "kafka": KafkaDestination,
