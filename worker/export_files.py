@@ -10,6 +10,7 @@ Only what may leave is in any of it, the spill included; files are for their own
 import contextlib
 import fcntl
 import hashlib
+import importlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from worker.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from worker.sink import SinkFailed
 from worker.sink_files import sync_directory
 
 _MANIFEST_PARTIAL: Final = f"{MANIFEST_NAME}.partial"
@@ -49,6 +51,10 @@ class FileFormat(Protocol):
 
     suffix: ClassVar[str]
 
+    def check(self) -> None:
+        """Raise FilesRefused when its driver is missing."""
+        ...
+
     def write(self, file: "MeasuredFile", kind: str, rows: Iterable[Row]) -> int:
         """Write rows, in the order of their ids, from the start of a file to its end; gives how many there were."""
         ...
@@ -59,6 +65,9 @@ class JsonlFormat:
 
     suffix: ClassVar[str] = "jsonl"
 
+    def check(self) -> None:
+        """Need nothing."""
+
     def write(self, file: "MeasuredFile", kind: str, rows: Iterable[Row]) -> int:
         del kind
         count = 0
@@ -68,7 +77,27 @@ class JsonlFormat:
         return count
 
 
-FORMATS: Final[dict[str, FileFormat]] = {"jsonl": JsonlFormat()}
+class ParquetFormat:
+    """Id, record and typed columns; equal rows give equal bytes for as long as the library stays the same."""
+
+    suffix: ClassVar[str] = "parquet"
+
+    def check(self) -> None:
+        try:
+            importlib.import_module("worker.parquet_segments")
+        except ImportError:
+            raise FilesRefused("the driver of parquet is missing; install trace-projector[parquet]") from None
+
+    def write(self, file: "MeasuredFile", kind: str, rows: Iterable[Row]) -> int:
+        from worker.parquet_segments import write_rows  # noqa: PLC0415  (an optional driver)
+
+        try:
+            return write_rows(file, kind, rows)
+        except SinkFailed as error:
+            raise FilesRefused(f"cannot write {kind}.{self.suffix}: {error}") from None
+
+
+FORMATS: Final[dict[str, FileFormat]] = {"jsonl": JsonlFormat(), "parquet": ParquetFormat()}
 _JSONL: Final = JsonlFormat()
 
 

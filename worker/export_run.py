@@ -44,6 +44,7 @@ def export_to_files(
     Raises FilesRefused, and what ``collect`` raises; the directory is as it was then, unless files were being written.
     """
     policy_entry = describe_policy(policy)
+    FORMATS[file_format].check()
     with ExportDirectory(directory, policy_entry.digest) as target:
         with Spill(directory) as spill:
             collected = collect(spill)

@@ -9,7 +9,7 @@ order of their ids); a file is written under a name that no reader's pattern mat
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
@@ -18,11 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from worker.arrow_schemas import file_schema, file_table
 from worker.sink import SinkFailed, SinkRefused, Version
 from worker.sink_files import sync_directory
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 """So many bytes of columns, before compression, make a file full."""
+
+GROUP_ROWS: Final = 20_000
+"""Rows of one row group of a file of an export."""
 
 SCHEMA_FILE: Final = "schema.parquet"
 """Holds no rows, so that a reader of a table without rows has its columns."""
@@ -54,6 +58,47 @@ def parquet_writer(file: IO[bytes] | Any, schema: Any) -> Any:
         write_statistics=[name for name in schema.names if name != "record"],
         store_schema=False,
     )
+
+
+def write_rows(file: Any, kind: str, rows: Iterable[tuple[str, bytes]]) -> int:
+    """Write ids and bytes of records of one kind as a Parquet file, a bounded number of rows at a time; gives how many.
+
+    ``file`` need only have ``write``. Raises SinkFailed and OSError.
+    """
+    count = 0
+    with without_values(), parquet_writer(pa.PythonFile(_Written(file), mode="w"), file_schema(kind)) as writer:
+        for group in _groups(rows):
+            writer.write_table(file_table(kind, group), row_group_size=len(group))
+            count += len(group)
+    return count
+
+
+def _groups(rows: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    group: list[tuple[str, bytes]] = []
+    size = 0
+    for row in rows:
+        group.append(row)
+        size += len(row[1])
+        if len(group) >= GROUP_ROWS or size >= FILE_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+class _Written:
+    """What Arrow asks of a file that it writes and somebody else closes."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        return int(self._file.write(bytes(data)))
+
+    def flush(self) -> None:
+        """Do nothing: whoever closes the file makes it durable."""
 
 
 @contextmanager

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.version import PROJECTION_VERSION
 from tests.worker.sinks.destinations import DOC_RUN, REPOSITORY, full_disk
-from worker import export_spill
+from worker import export_spill, parquet_segments
+from worker.arrow_schemas import file_schema
 from worker.commands.export import run_command
 from worker.export_files import FORMATS, ExportDirectory, Problem, verify_files
 from worker.export_run import Collected, describe_policy, export_to_files
@@ -377,3 +379,72 @@ def test_two_exports_with_two_keys_share_no_digest_and_no_key_id() -> None:
 def test_the_command_offers_the_formats_there_are() -> None:
     (option,) = [option for option in run_command.params if option.name == "file_format"]
     assert list(option.type.choices) == list(FORMATS)  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------------------- Parquet
+
+
+def export_parquet(directory: Path, kinds_of: list[dict[str, Any]] = DOC_RUN, batch_size: int = 5) -> Manifest:
+    upserts = make_upserts(policy(), messages(kinds_of))
+
+    def collect(spill: Spill) -> Collected:
+        for start in range(0, len(upserts), batch_size):
+            spill.add(upserts[start : start + batch_size])
+        return Collected(SOURCE, PROJECTION_VERSION, 0)
+
+    return export_to_files("public", policy(), directory, "parquet", collect)
+
+
+def test_parquet_files_hold_the_records_own_bytes_in_the_order_of_ids(tmp_path: Path) -> None:
+    export(tmp_path / "lines")
+    manifest = export_parquet(tmp_path / "columns")
+    assert verify_files(tmp_path / "columns") == []
+    for kind in KINDS:
+        table = pq.read_table(tmp_path / "columns" / f"{kind}.parquet")
+        lines = (tmp_path / "lines" / f"{kind}.jsonl").read_bytes().splitlines()
+        assert [text.encode() for text in table["record"].to_pylist()] == lines
+        assert [entry.rows for entry in manifest.files if entry.kind == kind] == [len(lines)]
+        assert table.schema.equals(file_schema(kind))
+
+
+def test_parquet_files_of_the_same_records_are_the_same_bytes(tmp_path: Path) -> None:
+    export_parquet(tmp_path / "a")
+    shuffled = random.Random(7).sample(DOC_RUN, len(DOC_RUN))
+    export_parquet(tmp_path / "b", shuffled, batch_size=1)
+    first = content(tmp_path / "a")
+    export_parquet(tmp_path / "a")
+    assert content(tmp_path / "a") == first == content(tmp_path / "b")
+
+
+def test_a_parquet_file_of_many_rows_is_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_segments, "GROUP_ROWS", 2)
+    export_parquet(tmp_path / "out")
+    file = pq.ParquetFile(tmp_path / "out" / "call.parquet")
+    calls = sum(record["kind"] == "call" for record in DOC_RUN)
+    assert (file.metadata.num_rows, file.metadata.num_row_groups) == (calls, (calls + 1) // 2)
+
+
+def test_an_altered_parquet_file_is_found(tmp_path: Path) -> None:
+    export_parquet(tmp_path / "out")
+    path = tmp_path / "out" / "run.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert verify_files(tmp_path / "out") == [Problem("run.parquet", "is altered: it has another SHA-256")]
+
+
+def test_a_format_without_its_driver_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "worker.parquet_segments", None)
+    with pytest.raises(FilesRefused, match=r"trace-projector\[parquet\]"):
+        export_to_files("public", policy(), tmp_path / "out", "parquet", lambda _: pytest.fail("it was read"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_parquet_file_that_no_longer_fits_on_disk_is_no_export(tmp_path: Path) -> None:
+    digits = random.Random(3).randbytes(200_000).hex()
+    records = [{**DOC_RUN[0], "id": "big", "runId": "big", "workflowName": digits}]
+    with full_disk(100_000), pytest.raises(FilesRefused):
+        export_parquet(tmp_path / "out", records)
+    assert MANIFEST_NAME not in content(tmp_path / "out")
