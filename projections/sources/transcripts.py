@@ -3,7 +3,8 @@
 import base64
 import binascii
 import re
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from projections.decode import JSON_DEPTH_MAX, decode_json
 from projections.errors import ProjectionError
@@ -30,18 +31,44 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
     if row.has("observation"):
         return _project_observation(row.row("observation"), row.row_or_none("source"))
     source = row.row("source")
+    teller = _teller_of(source)
+    line = _line_bytes(row, event.limits.line_bytes_max)
+    ordinal = row.count("ordinal") if row.has("ordinal") else None
+    body = _read_line(line, teller.read_line, ordinal, event.limits.depth_max)
+    if isinstance(body, str):
+        return [], body, []
+    position = Position(source.native("sourceId"), row.count("byteOffset"), 0)
+    return [Fact(teller.aggregate, line_key(teller.format_name, position), (), body)], None, []
+
+
+class _Teller(NamedTuple):
+    """Whose lines these are, and how they are read."""
+
+    aggregate: str
+    format_name: str
+    read_line: Any
+
+
+def _teller_of(source: Row) -> _Teller:
+    names = tuple(source.value.get(name) for name in ("harness", "namespace", "nativeId", "format"))
+    if all(type(name) is str for name in names):
+        return _known_teller(*names)
+    return _read_teller(source)
+
+
+# The lines of a conversation come one after the other, and each says in full whose it is.
+@lru_cache(maxsize=1_024)
+def _known_teller(harness: str, namespace: str, native_id: str, format_name: str) -> _Teller:
+    source = {"harness": harness, "namespace": namespace, "nativeId": native_id, "format": format_name}
+    return _read_teller(Row(source, "source"))
+
+
+def _read_teller(source: Row) -> _Teller:
     format_name = source.text_or_none("format") or source.text("harness")
     line_format = FORMATS.get(format_name)
     if line_format is None or line_format.read_line is None:
         raise ProjectionError("unknown_format", "source.format")
-    identity = _identity(source)
-    line = _line_bytes(row, event.limits.line_bytes_max)
-    ordinal = row.count("ordinal") if row.has("ordinal") else None
-    body = _read_line(line, line_format.read_line, ordinal, event.limits.depth_max)
-    if isinstance(body, str):
-        return [], body, []
-    position = Position(source.native("sourceId"), row.count("byteOffset"), 0)
-    return [Fact(conversation_ref(identity), line_key(format_name, position), (), body)], None, []
+    return _Teller(conversation_ref(_identity(source)), format_name, line_format.read_line)
 
 
 def _identity(row: Row) -> ConversationIdentity:
