@@ -44,6 +44,7 @@ from worker.topic_ids import topic_identities
 from worker.topic_scan import BrokerFailed, broker_errors, open_scan
 from worker.topics import StartError, own_topics, prepare_topics
 from worker.web.health import Readiness, add_pages
+from worker.web.pages import RecordPages, open_pages
 
 _log = structlog.get_logger(__name__)
 
@@ -83,6 +84,7 @@ async def _run(settings: Settings) -> int:
     # Before anything is asked of the broker: what is wrong with an export's key shows at once.
     for export in _own_exports(settings):
         policy_for(settings, export)
+    pages = open_pages(settings)
     serving = Serving(await patiently(lambda: _bound_serving(settings)))
     await patiently(lambda: check_standstill(settings, _own_exports(settings), serving.generation))
     core = await patiently(lambda: core_roles(settings, metrics))
@@ -91,7 +93,7 @@ async def _run(settings: Settings) -> int:
         raise StartError(message)
     pipeline = Pipeline(settings, core, metrics, serving)
     worker = _Worker(
-        make_app(settings, pipeline),
+        make_app(settings, pipeline, pages),
         quiet=True,
         override_logging=False,
         redirect_stdouts=False,
@@ -333,7 +335,7 @@ class _Worker(faust.Worker):
             _log.error("stop_timed_out", duration_s=timeout_s)
 
 
-def make_app(settings: Settings, pipeline: Pipeline) -> AppT:
+def make_app(settings: Settings, pipeline: Pipeline, pages: RecordPages | None = None) -> AppT:
     """Make the Faust app of a worker: its services and its pages."""
     app = _App(
         settings.app_id,
@@ -348,4 +350,6 @@ def make_app(settings: Settings, pipeline: Pipeline) -> AppT:
         web_tables_enabled=False,
     )
     add_pages(app, pipeline, settings.web_token)
+    if pages is not None:
+        pages.add_to(app)
     return app

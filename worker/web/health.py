@@ -1,6 +1,5 @@
 """The pages for whoever watches a worker: live, ready, and its metrics."""
 
-import hmac
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import SecretStr
 
 from worker.metrics import Metrics
+from worker.web.access import is_allowed
 
 
 class Readiness(NamedTuple):
@@ -58,13 +58,6 @@ def add_pages(app: faust.App, watched: Watched, token: SecretStr | None = None) 
 
     @app.page("/metrics")
     async def metrics(web: Any, request: Any) -> Any:
-        if not _is_allowed(request.headers.get("Authorization", ""), token):
+        if not is_allowed(request.headers.get("Authorization", ""), token):
             return web.text("401: this page wants a bearer token", status=HTTPStatus.UNAUTHORIZED)
         return web.bytes(watched.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-def _is_allowed(authorization: str, token: SecretStr | None) -> bool:
-    if token is None:
-        return True
-    given, expected = (text.encode("utf-8", "surrogateescape") for text in (authorization, token.get_secret_value()))
-    return hmac.compare_digest(given, b"Bearer " + expected)

@@ -1,0 +1,193 @@
+"""The pages that show records: runs, one run's timeline, one record, and spend by day and model.
+
+What they show is what the sink of the export ``web_export`` holds, so it is redacted as that export is. Addresses carry
+ids as parameters: a run's id may hold any character.
+"""
+
+import urllib.parse
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import faust
+from pydantic import SecretStr
+
+from projections.records import RECORD_KINDS
+from projections.reports.timeline import timeline
+from worker.record_reader import READERS, Record, RecordsUnreadable, open_reader
+from worker.settings import Settings
+from worker.settings_sections import SettingsError
+from worker.web.access import CHALLENGE, is_allowed, is_this_machine
+from worker.web.readings import PagesBusy, Readings
+from worker.web.record_view import view_record
+from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run
+from worker.web.run_list import Query, TooManyRecords, select
+
+PARAMETER_CHARACTERS_MAX: Final = 4_096
+_PAGE_DIGITS_MAX: Final = 6
+
+Parameters = dict[str, str]
+
+
+class Answer(NamedTuple):
+    """What a page answers with."""
+
+    html: str
+    status: HTTPStatus = HTTPStatus.OK
+
+
+class NotFound(Exception):  # noqa: N818  (a state of the records, not a fault of the program)
+    """What an address names is not there; the text says what, and repeats nothing of the address."""
+
+
+def open_pages(settings: Settings) -> "RecordPages | None":
+    """Make the pages of the export that the settings name; None if they name none.
+
+    Raises SettingsError when its sink cannot be read back.
+    """
+    if settings.web_export is None:
+        return None
+    export = settings.export_named(settings.web_export)
+    try:
+        reader = open_reader(export.sink)
+    except RecordsUnreadable as error:
+        known = ", ".join(sorted(READERS))
+        problem = f"web_export names {export.name}, whose sink no page can read ({error}); readable are {known}"
+        raise SettingsError([problem]) from error
+    return RecordPages(Readings(reader), View(export.name, export.redact), settings.web_token)
+
+
+class RecordPages:
+    """The pages of one export."""
+
+    def __init__(self, readings: Readings, view: View, token: SecretStr | None) -> None:
+        self._readings = readings
+        self._view = view
+        self._token = token
+
+    def add_to(self, app: faust.App) -> None:
+        """Put the pages on an app that has not started yet."""
+        pages: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
+            "/runs": self.runs,
+            "/run": self.run,
+            "/record": self.record,
+            "/spend": self.spend,
+        }
+        for path, page in pages.items():
+            app.page(path, name=path)(self._guarded(page))
+        for name, content_type in ASSETS.items():
+            app.page(f"/assets/{name}", name=f"/assets/{name}")(self._asset(name, content_type))
+
+    def _guarded(self, page: Callable[[Parameters], Awaitable[Answer]]) -> Any:
+        async def answer(web: Any, request: Any) -> Any:
+            refused = self._refused(request)
+            html, status = refused or await self._answer(page, parameters_of(request.rel_url.raw_query_string))
+            headers = HEADERS | ({"WWW-Authenticate": CHALLENGE} if status == HTTPStatus.UNAUTHORIZED else {})
+            return web.html(html, status=status, headers=headers)
+
+        return answer
+
+    def _asset(self, name: str, content_type: str) -> Any:
+        async def answer(web: Any, _request: Any) -> Any:
+            return web.text(asset(name), content_type=content_type, headers=HEADERS)
+
+        return answer
+
+    def _refused(self, request: Any) -> Answer | None:
+        if not is_allowed(request.headers.get("Authorization", ""), self._token):
+            text = "This page wants the token of the worker: as the password, under any user name."
+            return self._message("Not signed in", text, HTTPStatus.UNAUTHORIZED)
+        if self._token is None and not is_this_machine(request.headers.get("Host", "")):
+            text = "Without web_token the pages answer to this machine's own names only."
+            return self._message("Not here", text, HTTPStatus.MISDIRECTED_REQUEST)
+        return None
+
+    async def _answer(self, page: Callable[[Parameters], Awaitable[Answer]], parameters: Parameters) -> Answer:
+        try:
+            return await page(parameters)
+        except NotFound as missing:
+            return self._message("Not found", str(missing), HTTPStatus.NOT_FOUND)
+        except RecordsUnreadable as error:
+            return self._message("Nothing to read now", f"{error}.", HTTPStatus.SERVICE_UNAVAILABLE)
+        except PagesBusy as error:
+            return self._message("Busy", str(error), HTTPStatus.SERVICE_UNAVAILABLE)
+        except TooManyRecords:
+            text = "There are more records than a page reads. Query the sink itself, or use the command line's reports."
+            return self._message("Too much to show", text, HTTPStatus.INSUFFICIENT_STORAGE)
+
+    def _message(self, title: str, text: str, status: HTTPStatus) -> Answer:
+        return Answer(render("message.html", self._view, title=title, text=text), status)
+
+    # --------------------------------------------------------------------------------------------------------- pages
+
+    async def runs(self, parameters: Parameters) -> Answer:
+        """List runs, the newest first: those of a status, of a workflow, with a text in a name; page by page."""
+        index = await self._readings.index()
+        page = parameters.get("page", "")
+        query = Query(
+            parameters.get("status", ""),
+            parameters.get("workflow", ""),
+            parameters.get("text", ""),
+            int(page) if page.isascii() and page.isdigit() and len(page) <= _PAGE_DIGITS_MAX else 1,
+        )
+        html = render(
+            "runs.html",
+            self._view,
+            selection=select(index, query),
+            query=query,
+            statuses=sorted({row.status for row in index.rows if row.status}),
+            workflows=sorted({row.workflow for row in index.rows if row.workflow}),
+            total=len(index.rows),
+        )
+        return Answer(html)
+
+    async def run(self, parameters: Parameters) -> Answer:
+        """Show one run against time."""
+        run_id = _required(parameters, "id")
+
+        def make(records: list[Record]) -> str | None:
+            laid_out = timeline(records, run_id)
+            return None if laid_out is None else render_run(self._view, laid_out)
+
+        html = await self._readings.run("run", run_id, make)
+        if html is None:
+            raise NotFound("There is no such run in this export.")
+        return Answer(html)
+
+    async def record(self, parameters: Parameters) -> Answer:
+        """Show one record, its place in the transcript, and what belongs to it."""
+        run_id, kind, record_id = (_required(parameters, name) for name in ("run", "kind", "id"))
+        if kind not in RECORD_KINDS:
+            raise NotFound("There is no such kind of record.")
+
+        def make(records: list[Record]) -> str | None:
+            # Costs of other runs come along, and are none of this run's records.
+            mine = [record for record in records if record["runId"] == run_id]
+            view = view_record(mine, kind, record_id)
+            return None if view is None else render("record.html", self._view, record=view, run_id=run_id)
+
+        html = await self._readings.run(f"record {kind} {record_id}", run_id, make)
+        if html is None:
+            raise NotFound("There is no such record in this run.")
+        return Answer(html)
+
+    async def spend(self, _parameters: Parameters) -> Answer:
+        """Sum up tokens and money by day and by model."""
+        index = await self._readings.index()
+        return Answer(render("spend.html", self._view, reports=(index.by_day, index.by_model)))
+
+
+def parameters_of(query: str) -> Parameters:
+    """Read the parameters of an address; of one name the last counts, and what is too long counts as not given."""
+    try:
+        pairs = urllib.parse.parse_qsl(query, encoding="utf-8", errors="surrogatepass", max_num_fields=16)
+    except ValueError:
+        return {}
+    return {name: value for name, value in pairs if len(value) <= PARAMETER_CHARACTERS_MAX}
+
+
+def _required(parameters: Parameters, name: str) -> str:
+    value = parameters.get(name)
+    if not value:
+        raise NotFound(f"The address lacks the parameter {name}.")
+    return value

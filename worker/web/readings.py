@@ -1,0 +1,85 @@
+"""Reading for the pages, off the event loop, with a limit on how much, how many at once, and how long one waits."""
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from worker.record_reader import RecordReader
+from worker.web.run_list import RECORD_KINDS_READ, RunIndex, TooManyRecords, build_index
+
+RUN_RECORDS_MAX: Final = 50_000
+INDEX_RECORDS_MAX: Final = 200_000
+READINGS_MAX: Final = 16
+WAIT_S: Final = 8.0
+FRESH_S: Final = 3.0
+"""For so long a list of runs that was made serves again: a sink's file is held while it is read."""
+
+ALL_KINDS: Final = ("run", "attempt", "call", "gate", "artifact", "cost")
+
+Made = TypeVar("Made")
+
+
+class PagesBusy(Exception):  # noqa: N818  (a state of the worker, not a fault of the program)
+    """A page cannot be made now; the text says why and what to do."""
+
+
+class Readings:
+    """Reads one export's sink; whoever wants what is being read waits for the same reading."""
+
+    def __init__(self, reader: RecordReader) -> None:
+        self._reader = reader
+        self._running: dict[Hashable, asyncio.Future[Any]] = {}
+        # One thread for the list and one for the rest: a great list does not keep a run from being shown.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="pages")
+        self._index: tuple[float, RunIndex] | None = None
+
+    async def index(self) -> RunIndex:
+        """Give the list of runs, a few seconds old at most.
+
+        Raises RecordsUnreadable, TooManyRecords and PagesBusy, as ``run`` does.
+        """
+        if self._index is not None and time.monotonic() - self._index[0] < FRESH_S:
+            return self._index[1]
+        return await self._wait_for("index", self._make_index)
+
+    def _make_index(self) -> RunIndex:
+        index = build_index(self._reader.read(RECORD_KINDS_READ), INDEX_RECORDS_MAX)
+        self._index = time.monotonic(), index
+        return index
+
+    async def run(self, page: str, run_id: str, make: Callable[[list[dict[str, Any]]], Made]) -> Made:
+        """Make a page of all records of one run, and the costs that its conversations have in others."""
+        return await self._wait_for((page, run_id), lambda: make(self._records(run_id)))
+
+    def _records(self, run_id: str) -> list[dict[str, Any]]:
+        records = []
+        for record in self._reader.read(ALL_KINDS, run_id):
+            records.append(record)
+            if len(records) > RUN_RECORDS_MAX:
+                raise TooManyRecords
+        return records
+
+    async def _wait_for(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        running = self._running.get(key)
+        if running is None:
+            if len(self._running) >= READINGS_MAX:
+                raise PagesBusy("Too many pages are being read at once. Reload in a moment.")
+            running = asyncio.get_running_loop().run_in_executor(self._threads, make)
+            self._running[key] = running
+            running.add_done_callback(lambda done: self._forget(key, done))
+        # Whoever gives up leaves the reading to the others who wait for it.
+        done, _ = await asyncio.wait([running], timeout=WAIT_S)
+        if not done:
+            raise PagesBusy("The records are still being read: the sink is great, or held by its writer. Reload.")
+        made: Made = running.result()
+        return made
+
+    def _forget(self, key: Hashable, done: asyncio.Future[Any]) -> None:
+        del self._running[key]
+        if not done.cancelled():
+            # Seen, even when nobody waits any more.
+            done.exception()
+
+
