@@ -57,8 +57,6 @@ def run_soak(rig: Rig, say: Say, *, minutes: float, messages_per_s: int) -> Outc
         outcome.problems.append(f"too short to say anything: memory is compared from {FLAT_FROM_S:.0f} s on")
     if growth > FLAT_SHARE_MAX:
         outcome.problems.append(f"resident memory grew by {growth:.1%} from {FLAT_FROM_S:.0f} s on")
-    outcome.figures.append(
-        f"resident memory from {FLAT_FROM_S:.0f} s on: {growth:+.1%} from its first half to its last"
-    )
+    outcome.figures.append(f"resident memory from {FLAT_FROM_S:.0f} s on: {growth:+.1%} from half to half")
     outcome.passed, outcome.failed = int(not outcome.problems), int(bool(outcome.problems))
     return outcome

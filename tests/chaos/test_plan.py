@@ -1,6 +1,7 @@
 """The plan of a run, and the check of the books: both without a broker."""
 
 from tests.chaos.plan import QUICK, THOROUGH, plan
+from tests.chaos.soak import growth_of
 from tests.chaos.watch import parse, unbalanced
 
 PLACE = '{topic="runs",partition="0"'
@@ -22,6 +23,11 @@ def test_a_seed_is_one_plan() -> None:
 def test_five_cycles_show_every_kind_of_fault() -> None:
     for seed in range(20):
         assert len({fault.kind for fault in plan(seed, 5, THOROUGH)}) == 5
+
+
+def test_memory_that_rises_is_told_from_memory_that_breathes() -> None:
+    assert growth_of([100, 120, 100, 101, 99, 118, 101, 100]) < 0.05
+    assert growth_of([100, 104, 108, 112, 116, 120, 124, 128]) > 0.05
 
 
 def test_a_book_that_balances_is_in_order() -> None:
