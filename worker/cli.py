@@ -78,6 +78,7 @@ Examples:
         "config": ("worker.commands.config", "config_command"),
         "dead-letters": ("worker.commands.dead_letters", "dead_letters_group"),
         "demo": ("worker.commands.demo", "demo_command"),
+        "doctor": ("worker.commands.doctor", "doctor_command"),
         "drop": ("worker.commands.generations", "drop_command"),
         "erase": ("worker.commands.erase", "erase_command"),
         "explain": ("worker.commands.explain", "explain_command"),

@@ -54,14 +54,15 @@ async def _try(settings: Settings, server: str) -> str | None:
     except _NO_SUCH_WAY:
         return f"does not know kafka.sasl_mechanism {kafka.sasl_mechanism}"
     except (KafkaError, OSError, TimeoutError):
-        if not await _listens(host, port):
+        if not await is_listening(host, port):
             return None
     else:
         connection.close()
     return f"takes connections and answers none; is kafka.security_protocol {kafka.security_protocol} what it speaks?"
 
 
-async def _listens(host: str, port: str) -> bool:
+async def is_listening(host: str, port: str) -> bool:
+    """Say whether something takes connections at an address."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), _TIMEOUT_S)
     except (OSError, TimeoutError):
