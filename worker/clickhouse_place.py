@@ -3,7 +3,7 @@
 A place is a view (``trace_records``, and ``trace_records.g2`` for what is filled beside it) whose comment says which
 table it shows, under which policy that was written, and which release made it; every other view reads from
 ``trace_records``. To put another generation in place is to replace that one view, which ClickHouse does in one step:
-a query has the old rows or the new ones, and only one that was being planned at that moment and names two views can have
+a query has the old rows or the new ones, and only one that was just being planned and names two views can have
 one of each. A writer names the table, so a late one writes into the generation it meant.
 
 Rules for editing: a step that was interrupted is finished by doing it all once more; a table is dropped before the view
@@ -250,7 +250,8 @@ def switch(location: str, word: str, policy_digest: str, keep: str | None) -> No
         if not is_done or (coming is not None and there is not None and coming.table != there.table):
             if coming is None or coming.policy_digest != policy_digest:
                 raise SinkRefused(f"{staged.name} is not what is to be put in place of {POINTER}; fill it first")
-            if there is not None:
+            # A view cannot be made of a table that somebody dropped, and of that nothing is left to be kept.
+            if there is not None and there.table in _comments(client, final):
                 _retire(client, kept, there, spared={coming.table})
             _point(client, final, coming)
         if not final.word:
