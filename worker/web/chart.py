@@ -6,7 +6,7 @@ Calls come as parallel lists, because there may be ten thousand of them.
 from collections.abc import Iterable
 from typing import Any, Final
 
-from projections.reports.spend import Usage
+from projections.reports.spend import Sum, Usage
 from projections.reports.timeline_model import Bar, GateSpan, Lane, Tick, Timeline
 from worker.shown_text import Screen, duration_text
 
@@ -82,6 +82,7 @@ def _bar(bar: Bar, names: dict[str, int], *, has_links: bool) -> dict[str, Any]:
         "tone": tone(bar.outcome or bar.phase),
         "word": SCREEN.name(bar.outcome or bar.phase or "no outcome yet"),
         "title": bar_title(bar),
+        "again": " · ".join(_again(bar)),
         "facts": bar_facts(bar),
         "calls": _calls(bar.ticks, names, has_links=has_links),
     }
@@ -89,9 +90,12 @@ def _bar(bar: Bar, names: dict[str, int], *, has_links: bool) -> dict[str, Any]:
 
 def bar_title(bar: Bar) -> str:
     """Name an attempt by step, iteration and attempt."""
+    return " · ".join([SCREEN.name(bar.step_id), *_again(bar)])
+
+
+def _again(bar: Bar) -> list[str]:
     again = [f"iteration {bar.iteration}"] if bar.iteration else []
-    again += [f"attempt {bar.attempt}"] if bar.attempt else []
-    return " · ".join([SCREEN.name(bar.step_id), *again])
+    return again + ([f"attempt {bar.attempt}"] if bar.attempt else [])
 
 
 def bar_facts(bar: Bar) -> Facts:
@@ -125,19 +129,20 @@ def _usage_facts(usage: Usage) -> Facts:
 
 
 def usd_text(usage: Usage) -> str:
-    """Write what was spent: an unknown part shows."""
-    text = SCREEN.usd(usage.usd, usage.costs, has_estimates=bool(usage.estimated_usd))
-    return text if text == "?" else text.replace("~", "~$", 1) if text.startswith("~") else f"${text}"
+    """Write what was spent: ``≥`` when a part is unknown, ``?`` when all of it is, ``~`` with estimates in it."""
+    if usage.usd.unknown == usage.costs:
+        return "?"
+    marks = f"{SCREEN.at_least if usage.usd.unknown else ''}{'~' if usage.estimated_usd else ''}"
+    return f"{marks}${SCREEN.usd(Sum(usage.usd.known, 0), usage.costs, has_estimates=False)}"
 
 
 def tokens_text(usage: Usage, *fields: str) -> str:
-    """Write a count of tokens, or several added up: an unknown part shows."""
-    texts = [SCREEN.sum(usage.tokens[field], usage.costs) for field in fields]
-    if len(fields) == 1:
-        return texts[0]
-    known = sum(usage.tokens[field].known for field in fields)
-    is_partial = any(usage.tokens[field].unknown for field in fields)
-    return "?" if set(texts) == {"?"} else f"{SCREEN.at_least if is_partial else ''}{known:,.0f}"
+    """Write a count of tokens, or several added up: ``≥`` when a part is unknown, ``?`` when all of it is."""
+    sums = [usage.tokens[field] for field in fields]
+    if all(value.unknown == usage.costs for value in sums):
+        return "?"
+    at_least = SCREEN.at_least if any(value.unknown for value in sums) else ""
+    return f"{at_least}{sum(value.known for value in sums):,.0f}"
 
 
 def _gate(gate: GateSpan, timeline: Timeline) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from projections.reports.spend import Moment, Record, Usage, moment_of
-from projections.reports.usage_report import UsageReport, usage_report
+from projections.reports.usage_report import UsageReport, UsageRow, usage_report
 
 RECORD_KINDS_READ: Final = ("run", "attempt", "gate", "cost")
 ROWS_PER_PAGE: Final = 50
@@ -103,7 +103,14 @@ def build_index(records: Iterable[Record], records_max: int) -> RunIndex:
     rows = [_row(run_id, runs.get(run_id), counts, usage.get(run_id)) for run_id in {**counts.first, **runs}]
     rows.sort(key=lambda row: row.run_id)
     rows.sort(key=lambda row: moment_of(row.at), reverse=True)
-    return RunIndex(tuple(rows), usage_report(costs, "day"), usage_report(costs, "model"))
+    return RunIndex(tuple(rows), usage_report(costs, "day"), _greatest_first(usage_report(costs, "model")))
+
+
+def _greatest_first(report: UsageReport) -> UsageReport:
+    def spent(row: UsageRow) -> tuple[float, float]:
+        return row.usage.usd.known, row.usage.tokens["input"].known + row.usage.tokens["output"].known
+
+    return report._replace(rows=tuple(sorted(report.rows, key=spent, reverse=True)))
 
 
 def _row(run_id: str, run: Record | None, counts: _Counts, usage: Usage | None) -> RunRow:

@@ -29,6 +29,7 @@
     ];
     mine.sort((one, other) => one.s - other.s || one.row - other.row);
     marks.push(...mine);
+    lane.rowNames = new Map(lane.bars.filter((bar) => bar.row > 0).map((bar) => [bar.row, bar.again]));
     for (const mark of mine) if (mark.calls && mark.calls.t.length) callSets.push({ owner: mark, ...mark.calls, lane: laneIndex, row: mark.row });
     if (lane.calls.t.length) callSets.push({ owner: null, ...lane.calls, lane: laneIndex, row: 0 });
   });
@@ -133,6 +134,7 @@
       if (index % 2) { pen.fillStyle = colours.lane; pen.fillRect(0, top, width, lane.height); }
       const label = isNarrow ? [EDGE, top + PAD + TITLE / 2, width - 2 * EDGE] : [18, top + PAD + ROW / 2, left - 32];
       text(lane.name, label[0], label[1], { weight: 600, room: label[2] });
+      if (!isNarrow) for (const [row, words] of lane.rowNames) text(words, 18, label[1] + row * ROW, { size: 11, colour: "muted", room: label[2] });
       if (lane.kind !== "step" && !isNarrow) text(lane.kind, 18, label[1] + 12, { size: 10, colour: "muted", room: label[2] });
     });
     pen.fillStyle = colours.grid;
