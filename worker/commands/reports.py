@@ -31,9 +31,8 @@ class Places(NamedTuple):
 
 
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where the records come from, and what to print."""
+    """Add the options that say where the records come from."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
         click.option(
             "--estimate-costs",
             is_flag=True,
@@ -50,6 +49,9 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.command(
@@ -74,6 +76,7 @@ Examples:
 @click.option("--until", metavar="TIME", help="To the end of this day, or before this time.")
 @click.option("--tz", "zone_name", default="UTC", show_default=True, help="Time zone of days, as in Europe/Berlin.")
 @place_options
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV, unknown sums as empty cells.")
 @click.pass_obj
 def usage_command(  # noqa: PLR0913  (one argument per option)
@@ -111,7 +114,7 @@ def usage_command(  # noqa: PLR0913  (one argument per option)
         window = window_of(since, until, zone)
     except ProjectionError as error:
         raise click.UsageError(_window_problem(error)) from error
-    records, code = _records(_places(invocation, places + more_places, **origin), RECORD_KINDS_READ)
+    records, code = records_of(places_of(invocation, places + more_places, **origin), RECORD_KINDS_READ)
     report = usage_report(records, by, zone, window)
     if as_csv:
         click.echo(usage_csv(report), nl=False)
@@ -135,6 +138,7 @@ Examples:
 @click.argument("run_id", metavar="RUN")
 @click.argument("more_places", metavar="[URL|PATH]...", nargs=-1)
 @place_options
+@json_option
 @click.pass_obj
 def timeline_command(
     invocation: Invocation,
@@ -156,11 +160,11 @@ def timeline_command(
     from worker.shown_text import Screen  # noqa: PLC0415
     from worker.timeline_view import timeline_lines  # noqa: PLC0415
 
-    found = _places(invocation, places + more_places, **origin)
-    records, code = _records(found, RECORD_KINDS_READ, run_id)
+    found = places_of(invocation, places + more_places, **origin)
+    records, code = records_of(found, RECORD_KINDS_READ, run_id)
     laid_out = timeline(records, run_id)
     if laid_out is None:
-        raise CommandFailed(_no_run(run_id, found, records))
+        raise CommandFailed(no_run_text(run_id, found, records))
     if as_json:
         _echo_json(timeline_json(laid_out))
     else:
@@ -168,7 +172,7 @@ def timeline_command(
     return code
 
 
-def _places(
+def places_of(
     invocation: Invocation,
     places: tuple[str, ...],
     *,
@@ -205,7 +209,7 @@ def _only_sink(settings: Settings) -> str:
     raise click.UsageError(f"say where the records are: --from URL|PATH (sinks of the settings: {known})")
 
 
-def _records(places: Places, kinds: Collection[str], run_id: str | None = None) -> tuple[list[Any], int]:
+def records_of(places: Places, kinds: Collection[str], run_id: str | None = None) -> tuple[list[Any], int]:
     """Read all records, and give the exit code that what happened on the way comes to."""
     from worker.local_fold import Tally  # noqa: PLC0415
     from worker.record_reader import RecordsUnreadable  # noqa: PLC0415
@@ -226,7 +230,8 @@ def _records(places: Places, kinds: Collection[str], run_id: str | None = None) 
     return records, EXIT_FAILED if tally.dead_letter_count else 0
 
 
-def _no_run(run_id: str, places: Places, records: Iterable[Any]) -> str:
+def no_run_text(run_id: str, places: Places, records: Iterable[Any]) -> str:
+    """Say that there is no such run, and which have names like it."""
     from worker.record_sources import read_records  # noqa: PLC0415
     from worker.shown_text import shown  # noqa: PLC0415
 
