@@ -9,10 +9,9 @@ order of their ids); a file is written under a name that no reader's pattern mat
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,8 @@ import pyarrow.parquet as pq
 from worker.arrow_schemas import file_schema, file_table
 from worker.sink import SinkFailed, SinkRefused, Version
 from worker.sink_files import sync_directory
+
+_Result = TypeVar("_Result")
 
 FILE_BYTES: Final = 16 * 1024 * 1024
 """So many bytes of columns, before compression, make a file full."""
@@ -65,8 +66,12 @@ def write_rows(file: Any, kind: str, rows: Iterable[tuple[str, bytes]]) -> int:
 
     ``file`` need only have ``write``. Raises SinkFailed and OSError.
     """
+    return without_values(lambda: _write_groups(file, kind, rows))
+
+
+def _write_groups(file: Any, kind: str, rows: Iterable[tuple[str, bytes]]) -> int:
     count = 0
-    with without_values(), parquet_writer(pa.PythonFile(_Written(file), mode="w"), file_schema(kind)) as writer:
+    with parquet_writer(pa.PythonFile(_Written(file), mode="w"), file_schema(kind)) as writer:
         for group in _groups(rows):
             writer.write_table(file_table(kind, group), row_group_size=len(group))
             count += len(group)
@@ -101,18 +106,19 @@ class _Written:
         """Do nothing: whoever closes the file makes it durable."""
 
 
-@contextmanager
-def without_values() -> Iterator[None]:
-    """Turn an error of the library, which repeats values, into one that may be logged; OSErrors pass as they are."""
-    failure = None
+def without_values(work: Callable[[], _Result]) -> _Result:
+    """Do some work and turn an error of Arrow, which repeats values, into one that may be logged; OSErrors pass.
+
+    Raises SinkFailed.
+    """
     try:
-        yield
+        return work()
     except pa.ArrowException as error:
         if isinstance(error, OSError):
             raise
         failure = type(error).__name__
-    if failure is not None:
-        raise SinkFailed(f"Arrow failed ({failure})")
+    # Not inside of the handler, where Arrow's error would be the context of ours.
+    raise SinkFailed(f"Arrow failed ({failure})")
 
 
 class Entry(NamedTuple):

@@ -16,6 +16,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -106,8 +107,7 @@ class ParquetSink:
     def _migrate(self) -> None:
         """Give the files of an older release the columns of now, which are read from the records."""
         for kind, table in self._kinds.items():
-            with without_values():
-                table.rewrite(lambda rows, kind=kind: with_typed_columns(kind, rows))
+            without_values(partial(table.rewrite, partial(with_typed_columns, kind)))
         replace_file(self._path / VIEWS_NAME, views_sql().encode())
         write_meta(self._path, self._meta)
 
@@ -129,8 +129,7 @@ class ParquetSink:
             newer = [item for item in batch if item.version > self._version((item.kind, storable_text(item.id)))]
             staged: list[tuple[Segments, list[Change]]] = []
             try:
-                with without_values():
-                    self._stage(newer, staged)
+                without_values(partial(self._stage, newer, staged))
                 for table, changes in staged:
                     table.commit(changes)
                 self._note_outlived(newer)
