@@ -26,9 +26,10 @@ from worker.record_digests import (
 from worker.record_reader import open_reader
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
-from worker.sink import RecordKey
+from worker.sink import RecordKey, split_sink_url
 from worker.sink_place import place_word
 from worker.sink_switch import beside, can_be_switched
+from worker.sinks.kafka_topic import Location, settings_for
 from worker.topic_scan import BrokerFailed, TopicScan, open_scan
 from worker.topics import own_topics
 
@@ -139,7 +140,50 @@ class _Destination:
         return {key: record for key, record in found.items() if key in wanted}
 
 
-async def _compare(one: "_Log | _Destination", other: "_Log | _Destination") -> Verdict:
+class _Topic:
+    """What a Kafka topic that an export writes says last of every record."""
+
+    def __init__(self, export: ExportSettings, settings: Settings) -> None:
+        self.name = f"export {export.name}"
+        self._location = Location.parsed(export.sink.partition(":")[2])
+        self._settings = settings_for(self._location, settings)
+
+    async def _messages(self) -> AsyncIterator[tuple[RecordKey, bytes | None]]:
+        async with open_scan(self._settings) as scan:
+            places = await scan.partitions([self._location.topic])
+            if not places:
+                raise NotComparable(f"there is no topic {self._location.topic}")
+            # A key stays in one partition, so the order of a partition is that of the versions.
+            async for _place, messages in scan.read(await scan.spans(places)):
+                for message in messages:
+                    kind, _, record_id = (message.key or b"").decode().partition(":")
+                    yield (kind, record_id), message.value
+
+    async def leaves(self) -> Leaves:
+        """Give the digests of all living records."""
+        leaves: Leaves = {}
+        async for key, data in self._messages():
+            if data is None:
+                leaves.pop(key, None)
+            else:
+                leaves[key] = Leaf(str(orjson.loads(data)["runId"]), digest_of(data))
+        return leaves
+
+    async def bodies(self, wanted: Collection[RecordKey]) -> Bodies:
+        """Give some of the living records."""
+        bodies: Bodies = {}
+        async for key, data in self._messages():
+            if key in wanted:
+                bodies.pop(key, None)
+                if data is not None:
+                    bodies[key] = orjson.loads(data)
+        return bodies
+
+
+_Compared = _Log | _Destination | _Topic
+
+
+async def _compare(one: _Compared, other: _Compared) -> Verdict:
     left, right = await one.leaves(), await other.leaves()
     keys = differing_keys(left, right)
     differences: list[Difference] = []
@@ -206,4 +250,5 @@ async def verify_export(
         is_beside = generations.serving != settings.generation and can_be_switched(export.sink)
         url = beside(export.sink, place_word(settings.generation)) if is_beside else export.sink
         log = _Log(scan, settings, policy_for(settings, export))
-        return await _compare(log, _Destination(export, url))
+        is_topic = split_sink_url(export.sink)[0] == "kafka"
+        return await _compare(log, _Topic(export, settings) if is_topic else _Destination(export, url))

@@ -159,14 +159,14 @@ class KafkaTopicSink:
         self._settings: Settings | None = None
         if self._location.security != "own":
             # Not the environment's: that is of the worker's own cluster.
-            self._settings = _settings_for(self._location, Settings.model_construct())
+            self._settings = settings_for(self._location, Settings.model_construct())
         self._connection: _Connection | None = None
         self._mutex = asyncio.Lock()
 
     def configure(self, settings: Settings, export: ExportSettings) -> None:
         """Take the worker's cluster, or how it reaches it."""
         del export
-        self._settings = _settings_for(self._location, settings)
+        self._settings = settings_for(self._location, settings)
 
     async def open(self) -> bool:
         async with self._mutex:
@@ -364,7 +364,7 @@ class KafkaTopicSink:
                 return error
 
 
-def _settings_for(location: Location, settings: Settings) -> Settings:
+def settings_for(location: Location, settings: Settings) -> Settings:
     """Give the settings that clients of the sink's cluster are made from."""
     if location.bootstrap_servers is None:
         return settings
