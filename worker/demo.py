@@ -5,11 +5,13 @@ Everything it makes lies in one directory, which it clears first and leaves behi
 
 import asyncio
 import contextlib
+import http.client
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -27,6 +29,7 @@ from worker.settings_sections import ExportSettings, KafkaSettings
 from worker.settings_text import describe_settings
 from worker.source_files import SourceFile, find_source_files, read_messages
 from worker.source_topics import create_source_topics
+from worker.web.render import run_url
 
 APP_ID: Final = "trace-demo"
 EXPORT_NAME: Final = "demo"
@@ -36,6 +39,7 @@ SOURCE_PARTITIONS: Final = 4
 
 _MARKER: Final = ".trace-projector-demo"
 _STOP_TIMEOUT_S: Final = 15.0
+_PAGE_TIMEOUT_S: Final = 30.0
 _LOG_TAIL_BYTES: Final = 4_096
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 RUNS_DIRECTORY: Final = _CHECKOUT / "fixtures" / "runs"
@@ -136,6 +140,7 @@ class Demo:
             partitions=SOURCE_PARTITIONS,
             state_dir=self.directory / "state",
             web_port=free_port(),
+            web_export=EXPORT_NAME,
             log_format="console",
             # The embedded broker lets a new group wait for half of its members' session timeout.
             kafka=KafkaSettings(session_timeout_s=6.0, heartbeat_interval_s=1.0),
@@ -200,6 +205,16 @@ class Demo:
     def records(self) -> list[bytes]:
         """Give the records that have landed."""
         return sorted(str(row[0]).encode() for row in self.query(_RECORDS_QUERY)[1])
+
+    def timeline_address(self) -> str:
+        """Give the address of the page of the run with the most calls. Raises DemoError when it does not answer."""
+        run = max(self.runs(), key=lambda run: run.calls)
+        address = f"http://{self.settings.web_host}:{self.settings.web_port}{run_url(run.run_id)}"
+        try:
+            with urllib.request.urlopen(address, timeout=_PAGE_TIMEOUT_S):
+                return address
+        except (OSError, http.client.HTTPException) as error:
+            raise DemoError(f"the page {address} does not answer ({error}); see {self.log}") from error
 
     def stop(self) -> None:
         """Stop the worker, which finishes what it holds, then the broker."""

@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         elif self.web_export is not None and shown is None:
             message = f"web_export names {self.web_export}, and exports has no such name"
         elif shown is not None and not shown.redact and not self.web_unredacted:
-            message = f"web_export names {shown.name}, which does not redact; name another, or say web_unredacted = true"
+            message = f"web_export names {shown.name}, which does not redact; name another or set web_unredacted"
         elif shown is not None and not is_loopback and self.web_token is None:
             message = f"web_export shows records to whoever reaches {self.web_host}: give web_token"
         if message is not None:

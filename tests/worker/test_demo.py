@@ -1,5 +1,6 @@
 """The demo, as a user runs it: one process, traces on its output, a database left behind, nothing left running."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -68,6 +69,7 @@ def test_off_a_terminal_the_demo_shows_the_traces_and_ends_by_itself_even_when_i
     command = next(line for line in lines if line.startswith("try ")).removeprefix("try ").strip()
     shown = subprocess.run(["sh", "-c", command], capture_output=True, check=True, text=True, timeout=TIMEOUT_S)
     assert "step_id" in shown.stdout
+    assert re.fullmatch(r"timeline   http://127\.0\.0\.1:\d+/run\?id=\S+", lines[-2])
     assert processes_in(directory) == []
 
 

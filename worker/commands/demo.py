@@ -74,10 +74,14 @@ def _show(demo: Any, *, is_once: bool) -> None:
         seen = _print_news(demo, seen, started)
         time.sleep(_POLL_S)
     _print_news(demo, seen, started)
+    # The page reads the database too, so it is asked before anybody queries that by hand.
+    address = demo.timeline_address()
     _print_end(demo, len(expected))
+    click.echo(f"\ntimeline   {address}")
     if is_once:
+        click.echo("           answered; off a terminal, or with --once, the demo ends here and its pages with it")
         return
-    click.echo("\nThe worker goes on consuming. Ctrl-C stops it, and leaves the database.")
+    click.echo("\nThe worker goes on consuming, and showing it. Ctrl-C stops it, and leaves the database.")
     try:
         while True:
             demo.check()

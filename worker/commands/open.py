@@ -70,7 +70,7 @@ def _check(settings: Settings, address: str) -> None:
 def _answer_text(status: int) -> str:
     match status:
         case HTTPStatus.NOT_FOUND:
-            return "no such run in the export that the pages show, or a worker without pages; `open` lists what there is"
+            return "no such run in the export that the pages show, or a worker that shows none"
         case HTTPStatus.UNAUTHORIZED:
             return "the worker wants another token than web_token of these settings"
         case HTTPStatus.SERVICE_UNAVAILABLE:

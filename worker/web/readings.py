@@ -81,5 +81,3 @@ class Readings:
         if not done.cancelled():
             # Seen, even when nobody waits any more.
             done.exception()
-
-
