@@ -2,7 +2,7 @@
 -- statement: map its _key, _raw_message and headers to the columns of traces.
 --
 -- The engine passes over messages without a value, so deletions do not arrive (an erased run, a record that left the
--- export's filter): where they have to, use Kafka Connect, or a clickhouse: export where there is one.
+-- export's filter): where they have to, use Kafka Connect, or a clickhouse: export.
 CREATE TABLE traces_topic (record String)
 ENGINE = Kafka
 SETTINGS
