@@ -32,7 +32,7 @@ lint: setup  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## messages per second and core beside the floor, rows per second into each sink; writes bench.json
+bench: setup  ## core and whole worker beside the floor, rows per second into each sink; writes bench.json
 	$(BIN)/python -m tests.bench
 
 simulate: setup  ## worlds through storms of faults, one per seed (SEEDS=n), or one with all that happens (SEED=x)
