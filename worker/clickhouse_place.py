@@ -196,7 +196,9 @@ def ensure_views(client: Client, place: Place) -> None:
     client.database = place.server.database
     try:
         for name, query in queries.items():
-            client.command(f"CREATE OR REPLACE VIEW {place.at(name)} AS {query} COMMENT {_text(_VIEW_COMMENT)}")
+            # Of two that make a view at the same time, one would not find what it is about to replace.
+            verb = "CREATE OR REPLACE VIEW" if name in found else "CREATE VIEW IF NOT EXISTS"
+            client.command(f"{verb} {place.at(name)} AS {query} COMMENT {_text(_VIEW_COMMENT)}")
     finally:
         client.database = None
 

@@ -1,18 +1,18 @@
-"""ClickHouse's engine behind as much of its HTTP interface as its driver uses; a program: PORT DIRECTORY PASSWORD.
+"""ClickHouse's engine behind as much of its HTTP interface as its driver uses; a program: PORT DIRECTORY USER:PASSWORD.
 
 The engine is chDB's, in this process. The front reads nothing of a statement and nothing of its result: what the driver
-sends is what the engine is asked, and the engine's answer is what the driver gets. One statement runs at a time.
+sends is what the engine is asked, and the engine's answer is what the driver gets. Each HTTP connection has one of the
+engine, so statements of several clients run at the same time, as in a server.
 """
 
 import base64
 import re
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from chdb.session import Session
+import chdb
 
 _CODE = re.compile(r"Code: (\d+)\.")
 
@@ -21,10 +21,19 @@ class Front(BaseHTTPRequestHandler):
     """One request: a statement in the parameter ``query``, in the body, or half in either."""
 
     protocol_version = "HTTP/1.1"
+    # An answer is two packets, and the second one must not wait until the first is acknowledged.
     disable_nagle_algorithm = True
-    engine: ClassVar[Any]
+    directory: ClassVar[str]
     authorization: ClassVar[str]
-    turn: ClassVar[threading.Lock] = threading.Lock()
+    engine: Any
+
+    def setup(self) -> None:
+        super().setup()
+        self.engine = chdb.connect(self.directory)
+
+    def finish(self) -> None:
+        self.engine.close()
+        super().finish()
 
     def do_GET(self) -> None:
         if urlsplit(self.path).path == "/ping":
@@ -39,11 +48,11 @@ class Front(BaseHTTPRequestHandler):
             return
         parameters = dict(parse_qsl(urlsplit(self.path).query))
         statement = "\n".join(part for part in (parameters.get("query", ""), body.decode()) if part)
+        database = parameters.get("database", "default").replace("\\", "\\\\").replace("`", "\\`")
         try:
-            with self.turn:
-                # Without a database the session is in that of the statement before.
-                self.engine.query(f"USE `{parameters.get('database', 'default')}`")
-                answer = self.engine.query(statement, "TabSeparated").bytes()
+            # Without a database the connection is in that of the statement before.
+            self.engine.query(f"USE `{database}`")
+            answer = self.engine.query(statement, "TabSeparated").bytes()
         except Exception as error:  # noqa: BLE001 - the engine's errors have no class of their own
             code = _CODE.search(str(error))
             self._answer(500, str(error).encode(), int(code[1]) if code else 1)
@@ -62,13 +71,22 @@ class Front(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Many clients may come at once.
+    request_queue_size = 64
+
+
 def main() -> None:
     """Serve until somebody ends the process."""
     port, directory, user_and_password = sys.argv[1:]
-    make: Any = Session
-    Front.engine = make(directory)
+    Front.directory = directory
     Front.authorization = "Basic " + base64.b64encode(user_and_password.encode()).decode()
-    ThreadingHTTPServer(("127.0.0.1", int(port)), Front).serve_forever()
+    # The engine is there for as long as it has a connection.
+    engine: Any = chdb.connect(directory)
+    with Server(("127.0.0.1", int(port)), Front) as server:
+        server.serve_forever()
+    engine.close()
 
 
 if __name__ == "__main__":
