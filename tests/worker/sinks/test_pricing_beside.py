@@ -10,10 +10,13 @@ import pytest
 from projections.decode import decode_json
 from tests.worker.sinks.destinations import (
     DOC_RUN,
+    DeltaDestination,
     Destination,
     DuckDBDestination,
     JsonlDestination,
     MemoryDestination,
+    ParquetDestination,
+    SqlDestination,
     deletion,
     upsert,
 )
@@ -30,8 +33,8 @@ def priced(offset: int, pricing: Pricing) -> Upsert:
     return upsert(COST, offset)._replace(pricing=pricing)
 
 
-def in_duckdb(destination: Destination) -> dict[str, Pricing]:
-    assert isinstance(destination, DuckDBDestination)
+def in_tables(destination: Destination) -> dict[str, Pricing]:
+    assert isinstance(destination, SqlDestination)
     rows = destination.query("SELECT id, price_basis, price_reason, price_table_version FROM trace_cost")
     return {name: Pricing(*values) for name, *values in rows}
 
@@ -53,9 +56,11 @@ def pricing_path(destination: JsonlDestination) -> Path:
 
 
 PLACES: dict[type[Destination], Callable[[Destination], dict[str, Pricing]]] = {
-    DuckDBDestination: in_duckdb,
+    DeltaDestination: in_tables,
+    DuckDBDestination: in_tables,
     JsonlDestination: in_jsonl,
     MemoryDestination: in_memory,
+    ParquetDestination: in_tables,
 }
 
 
