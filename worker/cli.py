@@ -94,6 +94,7 @@ Examples:
         "rebuild": ("worker.commands.generations", "rebuild_command"),
         "replay": ("worker.commands.replay", "replay_command"),
         "report": ("worker.commands.report", "report_command"),
+        "schema": ("worker.commands.schema", "schema_command"),
         "ship": ("worker.commands.ship", "ship_command"),
         "start": ("worker.commands.worker", "start_command"),
         "status": ("worker.commands.status", "status_command"),
