@@ -10,10 +10,12 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import faust
+import structlog
 from pydantic import SecretStr
 
 from projections.records import RECORD_KINDS
 from projections.reports.timeline import timeline
+from worker.logs import error_fields
 from worker.record_reader import READERS, Record, RecordsUnreadable, open_reader
 from worker.settings import Settings
 from worker.settings_sections import SettingsError
@@ -27,6 +29,8 @@ PARAMETER_CHARACTERS_MAX: Final = 4_096
 _PAGE_DIGITS_MAX: Final = 6
 
 Parameters = dict[str, str]
+
+_log = structlog.get_logger(__name__)
 
 
 class Answer(NamedTuple):
@@ -114,6 +118,10 @@ class RecordPages:
         except TooManyRecords:
             text = "There are more records than a page reads. Query the sink itself, or use the command line's reports."
             return self._message("Too much to show", text, HTTPStatus.INSUFFICIENT_STORAGE)
+        except Exception as error:  # noqa: BLE001  (the server would log its text, which may hold anything)
+            _log.error("page_failed", **error_fields(error))
+            text = "This page cannot be made; the log of the worker says where it failed."
+            return self._message("Something is wrong here", text, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _message(self, title: str, text: str, status: HTTPStatus) -> Answer:
         return Answer(render("message.html", self._view, title=title, text=text), status)

@@ -1,0 +1,88 @@
+"""Reading for pages: once for all who ask, a few at a time, and never on the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from worker.record_reader import Record
+from worker.web import readings
+from worker.web.readings import PagesBusy, Readings
+
+RUN = {"kind": "run", "id": "r", "runId": "r", "at": "2026-11-03T10:00:00Z", "workflowName": "w", "status": "failed"}
+
+
+class Reader:
+    """Counts its readings, and lets them wait."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.go_on = threading.Event()
+
+    def read(self, _kinds: Collection[str], _run_id: str | None = None) -> Iterator[Record]:
+        self.threads.append(threading.current_thread().name)
+        assert self.go_on.wait(30)
+        yield RUN
+
+
+def test_those_who_ask_at_once_share_a_reading_and_those_soon_after_its_result() -> None:
+    async def scene() -> None:
+        reader = Reader()
+        shared = Readings(reader)
+        asking = [asyncio.create_task(shared.index()) for _ in range(5)]
+        await asyncio.sleep(0)
+        reader.go_on.set()
+        assert {(await asked).rows[0].run_id for asked in asking} == {"r"}
+        await shared.index()
+        assert len(reader.threads) == 1
+        assert reader.threads[0].startswith("pages"), "another thread than that of the event loop"
+
+    asyncio.run(scene())
+
+
+def test_a_list_that_is_no_longer_fresh_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        monkeypatch.setattr(readings, "FRESH_S", 0.0)
+        reader = Reader()
+        reader.go_on.set()
+        shared = Readings(reader)
+        await shared.index()
+        await shared.index()
+        assert len(reader.threads) == 2
+
+    asyncio.run(scene())
+
+
+def test_too_many_different_pages_at_once_are_refused_and_served_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        monkeypatch.setattr(readings, "READINGS_MAX", 3)
+        reader = Reader()
+        shared = Readings(reader)
+        asking = [asyncio.create_task(shared.run("run", f"r{number}", len)) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(PagesBusy):
+            await shared.run("run", "r3", len)
+        reader.go_on.set()
+        assert [await asked for asked in asking] == [1, 1, 1]
+        assert await shared.run("run", "r3", len) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_failure_reaches_all_who_wait_and_the_next_reading_begins_anew() -> None:
+    async def scene() -> None:
+        reader = Reader()
+        reader.go_on.set()
+        shared = Readings(reader)
+
+        def fail(_records: list[Record]) -> None:
+            raise LookupError
+
+        asking = [asyncio.create_task(shared.run("run", "r", fail)) for _ in range(2)]
+        for asked in asking:
+            with pytest.raises(LookupError):
+                await asked
+        assert await shared.run("run", "r", len) == 1
+
+    asyncio.run(scene())
