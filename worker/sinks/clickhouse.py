@@ -6,8 +6,9 @@ counts is decided when rows are merged and when they are read. So "older never r
 
 A batch is one insert of one block: ClickHouse takes it whole or not at all. Its deduplication token is a digest of the
 table's name and of generation, offset and key of every row. (A range of offsets would not do: two partitions have the
-same offsets.) A repeated insert is dropped by its token, a generation that is built anew has a table, and so tokens,
-of its own, and two batches with one token hold the same rows.
+same offsets.) A repeated insert is dropped by its token; a generation that is built anew has a table, and so tokens, of
+its own. Two batches with one token hold the same rows, because a version is a place in the log: for that reason it also
+does no harm that of two rows at one version, from different batches, the last one inserted counts.
 
 There is no SummingMergeTree and no materialized view behind the tables: both add up what is inserted, so a replay would
 double it. Sums are views over the newest versions.
