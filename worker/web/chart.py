@@ -133,6 +133,9 @@ def usd_text(usage: Usage) -> str:
     if usage.usd.unknown == usage.costs:
         return "?"
     marks = f"{SCREEN.at_least if usage.usd.unknown else ''}{'~' if usage.estimated_usd else ''}"
+    # Beyond a dollar cents are enough.
+    if usage.usd.known >= 1:
+        return f"{marks}${usage.usd.known:,.2f}"
     return f"{marks}${SCREEN.usd(Sum(usage.usd.known, 0), usage.costs, has_estimates=False)}"
 
 

@@ -94,10 +94,13 @@ def test_sums_show_what_is_unknown_or_estimated() -> None:
     tally.add_cost(delta("a", None))
     assert (usd_text(tally.usage()), tokens_text(tally.usage(), "input", "output")) == ("?", "?")
     tally.add_cost(delta("b", 1.5, input=1_000))
-    assert (usd_text(tally.usage()), tokens_text(tally.usage(), "input")) == ("≥$1.5000", "≥1,000")
+    assert (usd_text(tally.usage()), tokens_text(tally.usage(), "input")) == ("≥$1.50", "≥1,000")
+    small = UsageTally()
+    small.add_cost(delta("s", 0.0123))
+    assert usd_text(small.usage()) == "$0.0123"
     estimated = UsageTally()
     estimated.add_cost(delta("c") | {"cost": {"usd": 2, "kind": "estimate"}})
-    assert usd_text(estimated.usage()) == "~$2.0000"
+    assert usd_text(estimated.usage()) == "~$2.00"
 
 
 def test_every_word_has_a_colour_and_an_unknown_one_is_plain() -> None:

@@ -144,7 +144,7 @@
   const clip = (draws) => {
     pen.save();
     pen.beginPath();
-    pen.rect(left - 1, AXIS, width - left + 1, height - AXIS - curveHeight);
+    pen.rect(left - 6, AXIS, width - left + 6, height - AXIS - curveHeight);
     pen.clip();
     draws();
     pen.restore();
