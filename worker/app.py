@@ -8,6 +8,7 @@ import asyncio
 import functools
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -40,11 +41,13 @@ from worker.standstill import check_standstill
 from worker.starting import patiently
 from worker.state import FoldStore, MemoryFoldStore
 from worker.state_rocks import local_store
+from worker.supervisor_notices import Supervisor, SupervisorNotices
 from worker.topic_ids import topic_identities
 from worker.topic_scan import BrokerFailed, broker_errors, open_scan
 from worker.topics import StartError, own_topics, prepare_topics
 from worker.web.health import Readiness, add_pages
 from worker.web.pages import RecordPages, open_pages
+from worker.web.worker_view import Rates
 
 _log = structlog.get_logger(__name__)
 
@@ -53,6 +56,7 @@ _EXIT_FAILED: Final = 1
 # Of the time for draining, what is left to Faust for its pages once the roles have drained.
 _STOP_SPARE_S: Final = 5.0
 _LOG_ENDS_S: Final = 10.0
+_RATES_S: Final = 10.0
 
 
 def run_worker(settings: Settings) -> int:
@@ -222,6 +226,7 @@ class Pipeline(Service):
     ) -> None:
         super().__init__(**options)
         self.metrics = metrics
+        self.rates = Rates()
         self._settings = settings
         self._serving = serving
         self._exports = self._export_consumers()
@@ -232,7 +237,8 @@ class Pipeline(Service):
             metrics.watch(gauge, functools.partial(self._per_role, read))
 
     def on_init_dependencies(self) -> Iterable[ServiceT]:
-        return [*self._consumers, GenerationWatch(self._settings, self._serving, self._serving_changed)]
+        notices = SupervisorNotices(Supervisor(), lambda: all(role.is_ready for role in self.readiness().values()))
+        return [notices, *self._consumers, GenerationWatch(self._settings, self._serving, self._serving_changed)]
 
     @property
     def _consumers(self) -> list[BatchConsumer]:
@@ -250,6 +256,11 @@ class Pipeline(Service):
             except KafkaError as error:
                 # The lag stays what it was; whoever reads from these brokers finds out by itself.
                 _log.warning("log_ends_unknown", role=consumer.role.name, **error_fields(error))
+
+    @Service.timer(_RATES_S)
+    async def _sample_rates(self) -> None:
+        roles = [consumer.role.name for consumer in self._consumers]
+        self.rates.sample(time.monotonic(), roles, self.metrics.families())
 
     async def _serving_changed(self) -> None:
         """Let the exports go and take them up again, each where its generation now has its rows."""
@@ -351,5 +362,5 @@ def make_app(settings: Settings, pipeline: Pipeline, pages: RecordPages | None =
     )
     add_pages(app, pipeline, settings.web_token)
     if pages is not None:
-        pages.add_to(app)
+        pages.add_to(app, pipeline)
     return app
