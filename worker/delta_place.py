@@ -17,12 +17,13 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from worker.arrow_schemas import DELETIONS, DELETIONS_SCHEMA, table_schema
-from worker.sink import SinkFailed, SinkRefused
+from worker.sink import SinkBusy, SinkFailed, SinkRefused
 from worker.sink_columns import COLUMNS
 
 _Result = TypeVar("_Result")
 
 SCHEMA_VERSION: Final = 1
+BUSY_DELAY_S: Final = 0.5
 FORMAT: Final = "trace-projector delta"
 POLICY_PROPERTY: Final = "trace_projector.policy_digest"
 VERSION_PROPERTY: Final = "trace_projector.schema_version"
@@ -100,15 +101,12 @@ def delta_place(location: str) -> DeltaPlace:
 
 
 def told(place: DeltaPlace, work: Callable[[], _Result]) -> _Result:
-    """Do some work and say what went wrong in words that may be logged; conflicts pass as they are.
-
-    Raises SinkFailed or SinkRefused.
-    """
+    """Do some work and say what went wrong in words that may be logged. Raises SinkBusy, SinkFailed or SinkRefused."""
     failure: Exception
     try:
         return work()
-    except (CommitFailedError, SinkFailed, SinkRefused):
-        raise
+    except CommitFailedError:
+        failure = SinkBusy(f"{place.root} is being written by others", BUSY_DELAY_S)
     except TableNotFoundError as error:
         if str(error).startswith("Unknown scheme"):
             failure = SinkRefused("no object store has the scheme of this Delta sink's URL")

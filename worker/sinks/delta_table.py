@@ -43,10 +43,9 @@ from worker.delta_place import (
     told,
 )
 from worker.directory_place import admit, held, make_directory, read_meta, write_meta
-from worker.sink import RecordKey, SinkBusy, SinkRefused, Upsert, Version, newest_by_id
+from worker.sink import RecordKey, SinkRefused, Upsert, Version, newest_by_id
 from worker.sink_columns import COLUMNS
 
-BUSY_DELAY_S: Final = 0.5
 TRIES_MAX: Final = 5
 COMMITS_PER_MAINTENANCE: Final = 100
 FILE_BYTES: Final = 64 * 1024 * 1024
@@ -162,16 +161,19 @@ class DeltaSink:
         told(self._place, partial(self._on_top, table, partial(work, table)))
         told(self._place, partial(self._maintain, name, table))
 
-    def _on_top(self, table: DeltaTable, work: Callable[[], None]) -> None:
+    @staticmethod
+    def _on_top(table: DeltaTable, work: Callable[[], None]) -> None:
         """Do what ends in a commit on top of the table's newest version, again if somebody else's came first."""
-        for _ in range(TRIES_MAX):
+        for _ in range(TRIES_MAX - 1):
             table.update_incremental()
             try:
                 work()
             except CommitFailedError:
                 continue
             return
-        raise SinkBusy(f"{self._place.root} is being written by others", BUSY_DELAY_S)
+        # Refused once more, it is for the caller to say so.
+        table.update_incremental()
+        work()
 
     def _remember(self, deleted: Sequence[Upsert], table: DeltaTable) -> None:
         self._learn_deletions()
@@ -217,11 +219,11 @@ class DeltaSink:
         self._eras[name] = _era(table)
         try:
             table.optimize.compact(target_size=FILE_BYTES, writer_properties=_WRITER, commit_properties=ON_TOP)
+            table.create_checkpoint()
+            table.vacuum(dry_run=False, full=True)
         except CommitFailedError:
-            # Somebody else wrote meanwhile, and what was put together is out of date. The next era tries again.
+            # Somebody else wrote meanwhile, and what was put together is out of date. A later era tries again.
             table.update_incremental()
-        table.create_checkpoint()
-        table.vacuum(dry_run=False, full=True)
 
 
 def _key(item: Upsert) -> RecordKey:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from tests.worker.sinks.destinations import DOC_RUN, POLICY, REPOSITORY, DeltaDestination, deletion, run_record, upsert
 from tests.worker.sinks.test_duckdb_file import WRITER
@@ -402,6 +403,34 @@ def test_a_store_that_does_not_exist_is_told_apart_from_one_that_does_not_answer
     with pytest.raises(SinkFailed, match="s3://bucket/traces failed") as caught:
         asyncio.run(sink.open())
     assert "ZZSECRETZZ" not in str(caught.value)
+
+
+def test_a_refused_commit_is_told_as_somebody_elses_turn() -> None:
+    def fail() -> Iterator[None]:
+        raise CommitFailedError("ZZSECRETZZ")
+
+    with pytest.raises(SinkBusy) as caught:
+        told(delta_place("traces"), fail)
+    assert caught.value.delay_s > 0
+    assert caught.value.__context__ is None
+
+
+def test_maintenance_that_others_come_before_is_left_to_a_later_time(
+    tables: DeltaDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_table, "COMMITS_PER_MAINTENANCE", 2)
+    vacuum = DeltaTable.vacuum
+    calls = itertools.count()
+
+    def interrupted(target: DeltaTable, *arguments: Any, **options: Any) -> Any:
+        if next(calls) == 0:
+            raise CommitFailedError
+        return vacuum(target, *arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", interrupted)
+    held = tables.write(*([upsert(run_record(f"r{number}"), number)] for number in range(6)))
+    assert len(held) == 6
+    assert next(calls) > 1
 
 
 def test_an_error_of_the_system_is_named_in_its_words() -> None:
