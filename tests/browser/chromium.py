@@ -83,6 +83,12 @@ class Page:
         """Wait for the load that something just did has begun."""
         await asyncio.wait_for(self._loaded.wait(), TIMEOUT_S)
 
+    async def leave_by(self, script: str) -> None:
+        """Do something that leads to another page, and wait until that is loaded."""
+        self._loaded.clear()
+        await self.run(script)
+        await self.loaded()
+
     async def run(self, script: str) -> Any:
         """Give what an expression comes to."""
         answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)

@@ -1,4 +1,4 @@
-"""The pages that show records: runs, one run's timeline, one record, and spend by day and model.
+"""The pages that show records (runs, one run's timeline, one record, spend by day and model), and the worker's own.
 
 What they show is what the sink of the export ``web_export`` holds, so it is redacted as that export is. Addresses carry
 ids as parameters: a run's id may hold any character.
@@ -7,7 +7,7 @@ ids as parameters: a run's id may hold any character.
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import faust
 import structlog
@@ -20,10 +20,12 @@ from worker.record_reader import READERS, Record, RecordsUnreadable, open_reader
 from worker.settings import Settings
 from worker.settings_sections import SettingsError
 from worker.web.access import CHALLENGE, is_allowed, is_this_machine
+from worker.web.health import Watched
 from worker.web.readings import PagesBusy, Readings
 from worker.web.record_view import view_record
 from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run
 from worker.web.run_list import Query, TooManyRecords, select
+from worker.web.worker_view import Rates, view_worker
 
 PARAMETER_CHARACTERS_MAX: Final = 4_096
 _PAGE_DIGITS_MAX: Final = 6
@@ -31,6 +33,12 @@ _PAGE_DIGITS_MAX: Final = 6
 Parameters = dict[str, str]
 
 _log = structlog.get_logger(__name__)
+
+
+class Working(Watched, Protocol):
+    """What the page of the worker shows of it."""
+
+    rates: Rates
 
 
 class Answer(NamedTuple):
@@ -68,15 +76,20 @@ class RecordPages:
         self._readings = readings
         self._view = view
         self._token = token
+        self._watched: Working | None = None
 
-    def add_to(self, app: faust.App) -> None:
-        """Put the pages on an app that has not started yet."""
+    def add_to(self, app: faust.App, watched: Working | None = None) -> None:
+        """Put the pages on an app that has not started yet; with a page of the worker, if there is one to watch."""
         pages: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
             "/runs": self.runs,
             "/run": self.run,
             "/record": self.record,
             "/spend": self.spend,
         }
+        if watched is not None:
+            self._watched = watched
+            self._view = self._view._replace(has_worker=True)
+            pages["/worker"] = self.worker
         for path, page in pages.items():
             app.page(path, name=path)(self._guarded(page))
         for name, content_type in ASSETS.items():
@@ -183,6 +196,13 @@ class RecordPages:
         """Sum up tokens and money by day and by model."""
         index = await self._readings.index()
         return Answer(render("spend.html", self._view, reports=(index.by_day, index.by_model)))
+
+    async def worker(self, _parameters: Parameters) -> Answer:
+        """Show the roles of this worker, what became of the messages it read, and dead letters by reason."""
+        watched = self._watched
+        assert watched is not None, "this page is there only with a worker to watch"
+        view = view_worker(watched.readiness(), watched.metrics.families(), watched.rates)
+        return Answer(render("worker.html", self._view, worker=view))
 
 
 def parameters_of(query: str) -> Parameters:

@@ -48,10 +48,14 @@ ASSETS: Final = {
 
 
 class View(NamedTuple):
-    """Whose records a page shows: the export's name, and whether they are redacted; None where nobody can tell."""
+    """Whose records a page shows: the export's name, and whether they are redacted; None where nobody can tell.
+
+    ``has_worker`` says whether there is a page of the worker to lead to.
+    """
 
     export: str
     is_redacted: bool | None
+    has_worker: bool = False
 
 
 @functools.cache
