@@ -20,6 +20,8 @@ from projections.formats.codex_usage import (
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.times import TimeKey, time_key
 
+_UNTOLD: Body = {"at": None, "marks": [], "chunks": []}
+
 
 class _Source:
     """What has been read of one rollout file."""
@@ -202,11 +204,14 @@ class CodexAssembly(Items):
         identity = self.identity._replace(native_id=parent)
         family = conversation_ref(identity).replace("conversation:", "fork:", 1)
         self._families.setdefault(family, frozenset())
-        self.claims[family] = {"isParent": is_parent, "at": None, "marks": [], "chunks": []}
+        self.claims[family] = {"isParent": is_parent, **_UNTOLD}
         self.new_claims.add(family)
 
     def _claim(self, family: str) -> None:
-        claim = {**self.claims[family], "at": self._first_row_at, **self._history.tell(self._families[family])}
+        """Tell of the rows what the family asks for; nothing where nobody is left to compare them with."""
+        parted = self._families[family]
+        told = {"at": self._first_row_at, **self._history.tell(parted)} if parted else _UNTOLD
+        claim = {**self.claims[family], **told}
         if claim != self.claims[family]:
             self.claims[family] = claim
             self.new_claims.add(family)
@@ -218,9 +223,8 @@ class CodexAssembly(Items):
         """
         relatives = {ref: claim for ref, claim in claims.items() if ref != self._ref}
         shared = {ref: self._history.compare(claim) for ref, claim in relatives.items()}
-        if relatives:
-            self._families[meeting] = frozenset(part.chunk for part in shared.values())
-            self._claim(meeting)
+        self._families[meeting] = frozenset(part.chunk for part in shared.values())
+        self._claim(meeting)
         own = self.claims[meeting]
         if own["isParent"]:
             return

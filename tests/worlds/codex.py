@@ -14,17 +14,17 @@ def add_codex_family(world: "World") -> None:
     if world.chance(0.4):
         return
     parent_id = world.next_id("thread")
-    history, total = _turns(world, 0, world.random.randrange(1, 5))
+    history, total = counted_turns(world, 0, world.random.randrange(1, 5))
     members: list[tuple[str, str | None, list[Json]]] = [(parent_id, None, history)]
     for _fork in range(world.random.randrange(0, 3)):
         base_id, _parent, base = world.random.choice(members)
         cut = world.random.randrange(1, len(base) + 1)
-        own, _total = _turns(world, total + world.random.randrange(500), world.random.randrange(0, 3))
+        own, _total = counted_turns(world, total + world.random.randrange(500), world.random.randrange(0, 3))
         members.append((world.next_id("fork"), base_id, _moved(base[:cut], world) + own))
     for index, (native, parent, lines) in enumerate(members):
         if index == 0 and len(members) > 1 and world.chance(0.3):
             continue
-        _publish(world, native, parent, lines)
+        publish_rollout(world, native, parent, lines)
 
 
 def _counter(total: int) -> Json:
@@ -36,7 +36,7 @@ def _counter(total: int) -> Json:
     }
 
 
-def _turns(world: "World", total: int, count: int) -> tuple[list[Json], int]:
+def counted_turns(world: "World", total: int, count: int) -> tuple[list[Json], int]:
     lines: list[Json] = []
     for _turn in range(count):
         turn = world.next_id("turn")
@@ -67,7 +67,10 @@ def _moved(lines: list[Json], world: "World") -> list[Json]:
     return [{**line, "timestamp": f"2026-10-01T20:00:{world.random.randrange(60):02d}.000Z"} for line in lines]
 
 
-def _publish(world: "World", native: str, parent: str | None, lines: list[Json]) -> None:
+def publish_rollout(
+    world: "World", native: str, parent: str | None, lines: list[Json], *, line_bytes: int | None = None
+) -> None:
+    """Publish a rollout and perhaps its binding; with ``line_bytes`` each line begins that far behind the last."""
     conversation = {"harness": "codex", "namespace": "host a", "nativeId": native}
     source_id = f"codex-rollout:host%20a:{native}:rollout"
     meta: Json = {"type": "session_meta", "payload": {"id": native}}
@@ -83,7 +86,7 @@ def _publish(world: "World", native: str, parent: str | None, lines: list[Json])
             "line": text,
         }
         world.publish("transcripts", source_id, value)
-        offset += len(text.encode()) + 1
+        offset += len(text.encode()) + 1 if line_bytes is None else line_bytes
     if world.chance(0.6):
         request = world.attempt_id(f"run-{world.seed}-0", "codex step", 0, 0)
         world.add_ledger(world.next_id("exec"), request, conversation, 40_000, "succeeded")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projections.lifecycle.reducer import reduce_execution_transition
+from tests.worlds.codex import counted_turns, publish_rollout
 
 if TYPE_CHECKING:
     from tests.worlds.world import World
@@ -24,6 +25,7 @@ def add_corners(world: "World") -> None:
         _deleted_and_made_again,
         _other_formats,
         _two_tellers,
+        _moved_forks,
     ):
         if world.chance(0.35):
             add(world)
@@ -187,3 +189,15 @@ def _two_tellers(world: "World") -> None:
     world.ship(conversation, f"claude-code:host%20a:{native}", lines)
     _observed(world, native)
     _bind(world, conversation)
+
+
+def _moved_forks(world: "World") -> None:
+    """Rollouts that were written anew, some as forks of another one, or of none any more."""
+    names = [world.next_id("moved") for _thread in range(3)]
+    history, total = counted_turns(world, 0, 2)
+    for _file in range(world.random.randrange(2, 6)):
+        native, parent = world.random.choice(names), world.random.choice([None, *names])
+        own, _total = counted_turns(world, total + world.random.randrange(50), world.random.randrange(2))
+        copied = history[: world.random.randrange(len(history) + 1)]
+        # Lines stand at places of their own, so that a line of the second writing replaces one of the first.
+        publish_rollout(world, native, None if parent == native else parent, copied + own, line_bytes=1_000)

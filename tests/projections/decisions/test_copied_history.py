@@ -156,3 +156,16 @@ def test_long_histories_part_exactly_where_they_part(shared: int, more: int) -> 
         found = project(order, is_eager=len(order) < 100).records
         sums = spent({record_id: decode_json(data) for record_id, data in found.items()})
         assert sums == {name: total for name, total in expected.items() if total}
+
+
+def test_a_parent_whose_last_fork_became_a_thread_of_its_own_tells_its_rows_to_nobody_any_more() -> None:
+    # `Cluster.crash` compares what a restored fold takes for said with what the lost one had said.
+    moved = file_messages([codex_line("session_meta", {"id": "f"}, 59)], {**CODEX, "nativeId": "f"})
+    cluster = project([*PARENT, *FORK])
+    for offset, one in enumerate(moved, start=1_000):
+        cluster.project((one.topic, one.key, one.value, 0, offset))
+    cluster.drain()
+    cluster.crash(0)
+    cluster.crash(1)
+    found = {record_id: decode_json(data) for record_id, data in cluster.records.items()}
+    assert spent(found) == {"p": 250, "f": 300}
