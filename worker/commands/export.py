@@ -77,7 +77,14 @@ Examples:
     type=click.Path(path_type=Path),
     help="Files or directories as for `project`.  [default: the records log]",
 )
-@click.option("--format", "file_format", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "parquet"]),
+    default="jsonl",
+    show_default=True,
+    help="What the files are.",
+)
 @click.option(
     "--unbound",
     type=click.Choice(["hold", "standalone"]),
