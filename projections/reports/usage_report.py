@@ -5,7 +5,7 @@ are sums of what counts: nothing is in two rows, and the total is the sum of wha
 visible everywhere: a sum is None as soon as one part is, beside what is known of it and how many costs do not say.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, tzinfo
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -13,6 +13,7 @@ from projections.reports.days import ANY_TIME, Window, day_of
 from projections.reports.spend import (
     Moment,
     Record,
+    Spend,
     Usage,
     UsageTally,
     counted_costs,
@@ -70,8 +71,19 @@ def usage_report(records: Iterable[Record], by: By, zone: tzinfo = UTC, window: 
     ``usage_summary``; ``source`` is the reader that the usage was seen by. Tool calls belong to a day and a run, but
     name neither model nor source.
     """
+    return usage_reports(records, (by,), zone, window)[0]
+
+
+def usage_reports(
+    records: Iterable[Record], groupings: Iterable[By], zone: tzinfo = UTC, window: Window = ANY_TIME
+) -> list[UsageReport]:
+    """Give several reports of the same records, whose costs are told apart once; each as ``usage_report`` gives it."""
     kept = distinct_records(records, RECORD_KINDS_READ)
     spends = counted_costs(kept)
+    return [_report(kept, spends, by, zone, window) for by in groupings]
+
+
+def _report(kept: Sequence[Record], spends: Sequence[Spend], by: By, zone: tzinfo, window: Window) -> UsageReport:
     counted_in = _key_of(by, zone)
     groups: dict[str | None, _Group] = {}
     total = UsageTally()

@@ -15,6 +15,8 @@ READINGS_MAX: Final = 16
 WAIT_S: Final = 8.0
 FRESH_S: Final = 3.0
 """For so long a list of runs that was made serves again: a sink's file is held while it is read."""
+FRESH_SHARE: Final = 3
+"""And for so many times as long as it took to make, so that a great sink is not read all the time."""
 
 ALL_KINDS: Final = ("run", "attempt", "call", "gate", "artifact", "cost")
 
@@ -33,20 +35,28 @@ class Readings:
         self._running: dict[Hashable, asyncio.Future[Any]] = {}
         # One thread for the list and one for the rest: a great list does not keep a run from being shown.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pages")
-        self._index: tuple[float, RunIndex] | None = None
+        self._index: RunIndex | None = None
+        self._fresh_until = 0.0
 
     async def index(self) -> RunIndex:
-        """Give the list of runs, a few seconds old at most.
+        """Give the list of runs, some seconds old; the one before if the next takes too long to make.
 
         Raises RecordsUnreadable, TooManyRecords and PagesBusy, as ``run`` does.
         """
-        if self._index is not None and time.monotonic() - self._index[0] < FRESH_S:
-            return self._index[1]
-        return await self._wait_for("index", self._make_index)
+        if self._index is not None and time.monotonic() < self._fresh_until:
+            return self._index
+        try:
+            return await self._wait_for("index", self._make_index)
+        except PagesBusy:
+            if self._index is None:
+                raise
+            return self._index
 
     def _make_index(self) -> RunIndex:
+        started = time.monotonic()
         index = build_index(self._reader.read(RECORD_KINDS_READ), INDEX_RECORDS_MAX)
-        self._index = time.monotonic(), index
+        took_s = time.monotonic() - started
+        self._index, self._fresh_until = index, time.monotonic() + max(FRESH_S, FRESH_SHARE * took_s)
         return index
 
     async def run(self, page: str, run_id: str, make: Callable[[list[dict[str, Any]]], Made]) -> Made:

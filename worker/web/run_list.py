@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from projections.reports.spend import Moment, Record, Usage, moment_of
-from projections.reports.usage_report import UsageReport, UsageRow, usage_report
+from projections.reports.usage_report import UsageReport, UsageRow, usage_reports
 
 RECORD_KINDS_READ: Final = ("run", "attempt", "gate", "cost")
 ROWS_PER_PAGE: Final = 50
@@ -99,11 +99,12 @@ def build_index(records: Iterable[Record], records_max: int) -> RunIndex:
             costs.append({field: record[field] for field in _KEPT_OF_COST})
         if len(runs) + len(costs) + len(counts.first) > records_max:
             raise TooManyRecords
-    usage = {row.key: row.usage for row in usage_report(costs, "run").rows}
+    by_run, by_day, by_model = usage_reports(costs, ("run", "day", "model"))
+    usage = {row.key: row.usage for row in by_run.rows}
     rows = [_row(run_id, runs.get(run_id), counts, usage.get(run_id)) for run_id in {**counts.first, **runs}]
     rows.sort(key=lambda row: row.run_id)
     rows.sort(key=lambda row: moment_of(row.at), reverse=True)
-    return RunIndex(tuple(rows), usage_report(costs, "day"), _greatest_first(usage_report(costs, "model")))
+    return RunIndex(tuple(rows), by_day, _greatest_first(by_model))
 
 
 def _greatest_first(report: UsageReport) -> UsageReport:

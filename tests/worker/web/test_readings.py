@@ -26,7 +26,9 @@ class Reader:
         yield RUN
 
 
-def test_those_who_ask_at_once_share_a_reading_and_those_soon_after_its_result() -> None:
+def test_those_who_ask_at_once_share_a_reading_and_those_soon_after_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "FRESH_S", 3_600.0)
+
     async def scene() -> None:
         reader = Reader()
         shared = Readings(reader)
@@ -44,6 +46,7 @@ def test_those_who_ask_at_once_share_a_reading_and_those_soon_after_its_result()
 def test_a_list_that_is_no_longer_fresh_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         monkeypatch.setattr(readings, "FRESH_S", 0.0)
+        monkeypatch.setattr(readings, "FRESH_SHARE", 0)
         reader = Reader()
         reader.go_on.set()
         shared = Readings(reader)
@@ -84,5 +87,24 @@ def test_a_failure_reaches_all_who_wait_and_the_next_reading_begins_anew() -> No
             with pytest.raises(LookupError):
                 await asked
         assert await shared.run("run", "r", len) == 1
+
+    asyncio.run(scene())
+
+
+def test_while_the_next_list_takes_too_long_the_one_before_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "FRESH_S", 0.0)
+    monkeypatch.setattr(readings, "FRESH_SHARE", 0)
+
+    async def scene() -> None:
+        reader = Reader()
+        reader.go_on.set()
+        shared = Readings(reader)
+        first = await shared.index()
+        reader.go_on.clear()
+        monkeypatch.setattr(readings, "WAIT_S", 0.05)
+        assert await shared.index() is first
+        monkeypatch.setattr(readings, "WAIT_S", 30)
+        reader.go_on.set()
+        assert await shared.index() is not first
 
     asyncio.run(scene())
