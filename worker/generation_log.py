@@ -43,13 +43,15 @@ class Binding(NamedTuple):
     """What a generation is a function of, beside the messages.
 
     ``topics`` are by the name of their source, or ``facts`` and ``records``. ``began`` gives, by source, the offsets at
-    which its partitions began when the generation was started.
+    which its partitions began when the generation was started. ``unbound`` is what becomes of conversations that no
+    execution is bound to; None until somebody who folds has said so.
     """
 
     projection_version: int
     topics: Mapping[str, BoundTopic]
     began: Mapping[str, tuple[int, ...]]
     origin: Origin
+    unbound: str | None = None
 
 
 @dataclass
@@ -89,7 +91,8 @@ class Generations:
             case "accepted":
                 then, now = self.bindings[generation], _binding(event)
                 began = {**now.began, **then.began}
-                self.bindings[generation] = then._replace(topics={**then.topics, **now.topics}, began=began)
+                topics, unbound = {**then.topics, **now.topics}, then.unbound or now.unbound
+                self.bindings[generation] = then._replace(topics=topics, began=began, unbound=unbound)
             case "promoted" if generation != self.serving:
                 self.replaced, self.serving = self.serving, generation
             case "dropped":
@@ -110,6 +113,7 @@ def started(generation: int, binding: Binding, *, event: str = "started") -> dic
         "topics": {name: bound._asdict() for name, bound in binding.topics.items()},
         "began": {source: list(offsets) for source, offsets in binding.began.items()},
         "origin": binding.origin,
+        "unbound": binding.unbound,
     }
 
 
@@ -119,6 +123,8 @@ def _binding(event: Mapping[str, Any]) -> Binding:
         topics={name: BoundTopic(**bound) for name, bound in event["topics"].items()},
         began={source: tuple(offsets) for source, offsets in event["began"].items()},
         origin=event["origin"],
+        # Earlier releases did not say it.
+        unbound=event.get("unbound"),
     )
 
 

@@ -114,6 +114,20 @@ def refuse_other_topics(bound: Binding, now: Binding, generation: int, names: Co
     raise StartError(message)
 
 
+def refuse_other_unbound(bound: Binding, unbound: str, generation: int) -> None:
+    """Refuse another answer to what becomes of unbound conversations than the generation began with.
+
+    A fold takes what its facts come to for what it has said before: those of before would keep the one answer, those
+    of now would get the other. Raises StartError.
+    """
+    if bound.unbound in (None, unbound):
+        return
+    raise StartError(
+        f'generation {generation} was started with unbound = "{bound.unbound}", and the settings say "{unbound}": set '
+        "it back, or make another generation with `trace-projector rebuild`"
+    )
+
+
 async def check_generation(settings: Settings) -> Generations:
     """Refuse a generation that is gone or of another projection, before any topic is made for it.
 
@@ -137,6 +151,8 @@ async def bind_generation(settings: Settings, roles: Collection[str]) -> Generat
         await make_history(scan.admin, settings)
         generations = await read_history(scan, settings)
         now = await binding_now(scan, settings)
+        if "fold" in roles:
+            now = now._replace(unbound=settings.unbound)
         if generation not in generations.bindings:
             # Workers that start together all say so, and what the first one said binds.
             refuse_dropped(generations, generation)
@@ -149,8 +165,15 @@ async def bind_generation(settings: Settings, roles: Collection[str]) -> Generat
             await append_event(settings, started(generation, now._replace(topics=fresh), event="accepted"))
             generations = await read_history(scan, settings)
             bound = generations.bindings[generation]
+        if "fold" in roles and bound.unbound is None:
+            # Nobody who was here before folds, or it was an earlier release.
+            await append_event(settings, started(generation, now._replace(topics={}, began={}), event="accepted"))
+            generations = await read_history(scan, settings)
+            bound = generations.bindings[generation]
     refuse_dropped(generations, generation)
     refuse_other_version(generations, generation)
+    if "fold" in roles:
+        refuse_other_unbound(bound, settings.unbound, generation)
     refuse_other_topics(bound, now, generation, bound.topics if "project" in roles else OWN)
     return generations
 

@@ -58,7 +58,9 @@ async def begin(settings: Settings, *, accept_loss: bool, from_facts: bool) -> R
         unfinished = [
             one
             for one in generations.living
-            if one > serving and generations.bindings[one].projection_version == PROJECTION_VERSION
+            if one > serving
+            and generations.bindings[one].projection_version == PROJECTION_VERSION
+            and generations.bindings[one].unbound in (None, settings.unbound)
         ]
         if unfinished:
             origin = generations.bindings[unfinished[-1]].origin
@@ -73,7 +75,8 @@ async def begin(settings: Settings, *, accept_loss: bool, from_facts: bool) -> R
     await prepare_topics(fresh, ("project",))
     async with open_scan(fresh) as scan:
         await make_history(scan.admin, fresh)
-        await append_event(fresh, started(fresh.generation, await binding_now(scan, fresh, origin)))
+        bound = (await binding_now(scan, fresh, origin))._replace(unbound=fresh.unbound)
+        await append_event(fresh, started(fresh.generation, bound))
     return Rebuilding(fresh, serving, origin, is_new=True)
 
 

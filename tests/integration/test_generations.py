@@ -300,6 +300,34 @@ def test_topics_that_are_not_what_they_were_stop_the_worker_and_the_way_out_is_n
     assert (code, "is not all there any more" in err) == (1, True)
 
 
+def test_a_generation_keeps_the_answer_to_unbound_conversations_that_it_began_with(
+    pipeline: Pipeline, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.create_topics()
+    pipeline.publish(worlds([123]))
+    worker = pipeline.worker()
+    worker.start()
+    pipeline.wait_settled()
+    assert worker.stop() == 0
+
+    # A restored fold takes the runs of unbound conversations for said: they would stay, and new ones would not come.
+    holding = {"TRACE_PROJECTOR_UNBOUND": "hold"}
+    code, told = run_until_it_ends(pipeline.worker("holding", **holding))
+    assert code == 1
+    assert 'generation 1 was started with unbound = "standalone", and the settings say "hold"' in told
+
+    with monkeypatch.context() as environ:
+        environ.setenv("TRACE_PROJECTOR_UNBOUND", "hold")
+        code, _, err = commands.run("rebuild")
+    assert code == 0, err
+    worker = pipeline.worker("second", **SECOND, **holding)
+    worker.start()
+    worker.wait_ready()
+    assert worker.stop() == 0
+    code, told = run_until_it_ends(pipeline.worker("second standing alone", **SECOND))
+    assert (code, "generation 2 was started with unbound" in told) == (1, True)
+
+
 async def _widen(kafka: Broker, topic: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     await admin.start()

@@ -12,6 +12,7 @@ from worker.generations import (
     mismatches,
     refuse_dropped,
     refuse_other_topics,
+    refuse_other_unbound,
     refuse_other_version,
 )
 from worker.topics import StartError
@@ -58,6 +59,21 @@ def test_accepted_topics_take_the_place_of_the_first_and_what_began_stays() -> N
     generations = history(begun(1), started(1, now, event="accepted"))
     assert generations.bindings[1].topics == {"workflow-runs": wider, "facts": FACTS}
     assert generations.bindings[1].began == {"workflow-runs": (0, 5), "transcripts": (4,)}
+
+
+def test_the_answer_to_unbound_conversations_that_was_given_first_binds_and_an_earlier_release_gave_none() -> None:
+    said_nothing = begun(1)
+    del said_nothing["unbound"]
+    later = BOUND._replace(topics={}, began={}, unbound="hold")
+    accepted = [started(1, later._replace(unbound=unbound), event="accepted") for unbound in ("hold", "standalone")]
+    bound = history(said_nothing, *accepted).bindings[1]
+    assert bound == BOUND._replace(unbound="hold")
+    refuse_other_unbound(BOUND, "standalone", 1)
+    refuse_other_unbound(bound, "hold", 1)
+    with pytest.raises(
+        StartError, match=r'started with unbound = "hold", and the settings say "standalone": set it back'
+    ):
+        refuse_other_unbound(bound, "standalone", 1)
 
 
 def test_an_event_of_a_later_release_says_nothing() -> None:
