@@ -39,6 +39,9 @@ def test_the_timeline_of_the_demo_is_seen_redacted_beside_a_worker_that_works(br
             assert words in text
         (tmp_path / "worker.png").write_bytes(await page.screenshot())
 
+        await page.open(address.partition("/run")[0])
+        assert await page.run("document.querySelector('h1').textContent") == "Runs"
+
     with Demo(tmp_path / "demo", broker_port=free_port()) as demo:
         demo.start(lambda _line: None)
         landed(demo)

@@ -23,7 +23,7 @@ from worker.web.access import CHALLENGE, is_allowed, is_this_machine
 from worker.web.health import Watched
 from worker.web.readings import PagesBusy, Readings
 from worker.web.record_view import view_record
-from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run
+from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run, runs_url
 from worker.web.run_list import Query, TooManyRecords, select
 from worker.web.worker_view import Rates, view_worker
 
@@ -92,6 +92,7 @@ class RecordPages:
             pages["/worker"] = self.worker
         for path, page in pages.items():
             app.page(path, name=path)(self._guarded(page))
+        app.page("/", name="/")(_to_runs)
         for name, content_type in ASSETS.items():
             app.page(f"/assets/{name}", name=f"/assets/{name}")(self._asset(name, content_type))
 
@@ -203,6 +204,10 @@ class RecordPages:
         assert watched is not None, "this page is there only with a worker to watch"
         view = view_worker(watched.readiness(), watched.metrics.families(), watched.rates)
         return Answer(render("worker.html", self._view, worker=view))
+
+
+async def _to_runs(web: Any, _request: Any) -> Any:
+    return web.text("", status=HTTPStatus.FOUND, headers=HEADERS | {"Location": runs_url()})
 
 
 def parameters_of(query: str) -> Parameters:

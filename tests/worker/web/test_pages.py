@@ -73,6 +73,17 @@ def test_the_list_of_runs_says_of_each_what_it_came_to(demo: str) -> None:
     assert "1 open" in got.text
 
 
+def test_the_bare_address_leads_to_the_list(demo: str) -> None:
+    assert "<h1>Runs</h1>" in get(f"{demo}/").text
+
+
+def test_a_run_of_which_nothing_else_is_known_has_a_page_without_a_chart(tmp_path: Path) -> None:
+    with serving(settings_of(file_of(tmp_path, hostile_records()[:1]))) as address:
+        got = get(address + run_url(HOSTILE_RUN))
+        assert (got.status, "<canvas" in got.text, "<script" in got.text) == (200, False, False)
+        assert "Nothing is known of this run yet" in got.text
+
+
 def test_the_list_is_filtered_by_what_the_address_says(demo: str) -> None:
     got = get(f"{demo}/runs?status=failed&workflow=bug-fix&text=0AC9")
     assert re.search(r"1 of \d+ runs", got.text)

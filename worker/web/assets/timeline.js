@@ -203,7 +203,7 @@
     }
     pen.globalAlpha = 1;
     pen.fillStyle = colours["tick-error"];
-    for (const at of errors) pen.fillRect(at - 1, middle - 10, 3, 20);
+    for (const at of errors) pen.fillRect(at - 1, middle - 9, 2, 18);
   };
 
   const drawGate = (gate) => {
