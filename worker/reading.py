@@ -5,7 +5,7 @@ error all positions go back to what was settled; a partition is given up, or a b
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
@@ -111,9 +111,25 @@ class Reader:
         else:
             # To poll for no partitions would mean to poll for all of them.
             await pause(busy_wait_s if suspects else wait_s)
+        owners = self._owners()
         for place in suspects:
+            owners[place] = self._owners().get(place)
             await self._read_suspect(consumer, place, polled)
+        self._drop_stale(consumer, polled, owners)
         return polled
+
+    def _owners(self) -> dict[TopicPartition, Slot | None]:
+        return {place: slot for slot in self._slots() for place in slot.lane.partitions}
+
+    def _drop_stale(
+        self, consumer: GroupConsumer, polled: Polled, owners: Mapping[TopicPartition, Slot | None]
+    ) -> None:
+        """Drop what was read for lanes that a rebalance took meanwhile: those that came read from their own offsets."""
+        ready, now = self._ready(), self._owners()
+        for place in [place for place in polled.messages if now.get(place) is not owners.get(place)]:
+            del polled.messages[place]
+            if place in ready and place in consumer.assignment():
+                consumer.seek(place, ready[place])
 
     def _ready(self) -> dict[TopicPartition, int]:
         """Give the partitions of idle lanes, and the offset that each was settled to."""

@@ -1,6 +1,7 @@
 """Messages that cannot be read: what stops, what goes on, and what is said of it, on a fake group."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import structlog
@@ -111,6 +112,43 @@ def test_a_batch_that_reads_whole_on_a_later_try_is_not_given_up() -> None:
         assert world.service.stopped_partitions() == 0
         await world.service.stop()
         assert len(world.lane.durable) == 20
+
+    run(story)
+
+
+def test_what_was_read_before_a_rebalance_is_not_given_to_the_lanes_that_came_after_it() -> None:
+    async def story() -> None:
+        is_asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def find_span(_place: TopicPartition, _offset: int) -> BatchSpan:
+            is_asked.set()
+            await answer.wait()
+            return BatchSpan(5, 1)
+
+        world = World(rules=ReadingRules(on_corrupt_batch="skip", find_span=find_span))
+        damaged(world)
+        world.broker.logs[ZERO].corrupt = frozenset(range(5))
+        get_many = world.group.getmany
+
+        async def get_many_and_more(*places: TopicPartition, **options: Any) -> Any:
+            # So that the round in which the end of the batch is asked for has messages of the other partition.
+            if ONE in places and not is_asked.is_set():
+                world.publish(ONE, b"m%d" % world.broker.logs[ONE].end)
+            return await get_many(*places, **options)
+
+        world.group.getmany = get_many_and_more  # type: ignore[method-assign]
+        await world.start(ZERO, ONE)
+        await asyncio.wait_for(is_asked.wait(), 5)
+        before = list(world.role.lanes)
+        await world.group.give(ZERO, ONE)
+        await eventually(world.service.is_ready)
+        answer.set()
+        await eventually(lambda: world.committed(ONE) == world.broker.logs[ONE].end and world.committed(ZERO) == 10)
+        await world.service.stop()
+        lanes = [*before, *[lane for lane in world.role.lanes if lane not in before]]
+        handed = [value for lane in lanes for value in lane.durable]
+        assert len(set(handed)) == len(handed)
+        assert len(handed) == world.broker.logs[ONE].end + 5
 
     run(story)
 
