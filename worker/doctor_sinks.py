@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from worker.doctor_findings import Finding, error, refusal, warning
+from worker.doctor_findings import Finding, error, warning
 from worker.doctor_machine import check_disk
 from worker.export_policy import policy_for
 from worker.reachable import is_listening
@@ -38,7 +38,7 @@ async def check_sinks(settings: Settings, serving: int) -> list[Finding]:
             if can_be_switched(url) and serving != settings.generation:
                 url = beside(url, place_word(settings.generation))
         except SinkRefused as problem:
-            found.append(refusal("sink_url", _named(export), str(problem), "correct sink in the settings"))
+            found.append(_refused("sink_url", export, problem, "correct sink in the settings"))
             continue
         except SettingsError as problem:
             found.append(error("sink_settings", _named(export), str(problem), "correct the export's settings"))
@@ -54,6 +54,15 @@ async def check_sinks(settings: Settings, serving: int) -> list[Finding]:
 
 def _named(export: ExportSettings) -> str:
     return f"export {export.name}"
+
+
+def _refused(code: str, export: ExportSettings, problem: Exception, fix: str) -> Finding:
+    """Make a finding of what a sink says; a driver's own words may be several lines."""
+    text = " ".join(str(problem).split())
+    if isinstance(problem, OSError):
+        text = problem.strerror or type(problem).__name__
+    _, is_missing, driver = text.partition("install trace-projector[")
+    return error(code, _named(export), text, f"pip install 'trace-projector[{driver}'" if is_missing else fix)
 
 
 def _check_shared(settings: Settings) -> Iterator[Finding]:
@@ -98,10 +107,9 @@ async def _check_content(settings: Settings, export: ExportSettings, url: str) -
     except SinkBusy as problem:
         # A file that is held is being written by a worker, which is as it should be.
         fix = f"start the {scheme} server, or correct sink in the settings"
-        return [] if scheme in _FILES else [refusal("sink_unreachable", about, str(problem), fix)]
+        return [] if scheme in _FILES else [_refused("sink_unreachable", export, problem, fix)]
     except (SinkRefused, SinkFailed, OSError) as problem:
-        text = str(problem) if not isinstance(problem, OSError) else problem.strerror or type(problem).__name__
-        return [refusal("sink_refuses", about, text, "name another place in sink, or remove what is there")]
+        return [_refused("sink_refuses", export, problem, "name another place in sink, or remove what is there")]
     if held is None or held == wanted:
         return []
     problem_text = (
@@ -112,12 +120,17 @@ async def _check_content(settings: Settings, export: ExportSettings, url: str) -
 
 
 async def _check_answer(about: str, scheme: str, location: str) -> list[Finding]:
-    """Look whether something listens where an OTLP receiver should be; a Kafka sink's brokers are mostly our own."""
-    if scheme != "otlp":
-        return []
-    parts = urlsplit(location)
-    host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
-    if await is_listening(host, str(port)):
-        return []
-    fix = "start the receiver, or correct sink in the settings"
-    return [error("sink_unreachable", about, f"nothing listens at {host}:{port}", fix)]
+    """Look whether something listens where an OTLP receiver or another Kafka cluster should be."""
+    servers: list[str] = []
+    if scheme == "otlp":
+        parts = urlsplit(location)
+        servers = [f"{parts.hostname or ''}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)}"]
+    elif scheme == "kafka":
+        servers = dict(parse_qsl(location.partition("?")[2])).get("bootstrap_servers", "").split(",")
+    for server in filter(None, servers):
+        host, _, port = server.rpartition(":")
+        if await is_listening(host, port):
+            return []
+    fix = "start what should listen there, or correct sink in the settings"
+    named = ", ".join(filter(None, servers))
+    return [error("sink_unreachable", about, f"nothing listens at {named}", fix)] if named else []

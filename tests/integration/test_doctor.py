@@ -4,12 +4,13 @@ import asyncio
 import hashlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -318,6 +319,39 @@ def test_a_planted_fault_is_named_with_its_remedy(
     assert f"[{planted.code}]" in out
     assert named[0]["fix"] in out
     assert SECRET not in out + str(diagnosis)
+
+
+def test_a_group_that_reads_and_does_not_get_on_is_stuck(installation: Pipeline, commands: Commands) -> None:
+    installation.publish(worlds([303]))
+    group = f"{installation.app_id}-g1-project"
+    reading, done = threading.Event(), threading.Event()
+
+    async def read_and_commit_nothing() -> None:
+        consumer = AIOKafkaConsumer(
+            *map(installation.topic, SOURCES),
+            bootstrap_servers=installation.kafka.bootstrap_servers,
+            group_id=group,
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        try:
+            reading.set()
+            while not done.is_set():
+                await consumer.getmany(timeout_ms=100)
+        finally:
+            await consumer.stop()
+
+    member = threading.Thread(target=asyncio.run, args=(read_and_commit_nothing(),))
+    member.start()
+    try:
+        assert reading.wait(30)
+        diagnosis = commands.json("doctor", "--watch", "1")
+    finally:
+        done.set()
+        member.join()
+    [finding] = diagnosis["findings"]
+    assert (finding["code"], finding["about"]) == ("group_stuck", f"group {group}")
+    assert "trace-projector status" in finding["fix"]
 
 
 def test_a_port_that_another_program_has_is_named(

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import stat
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,6 +129,29 @@ def test_a_sink_that_keeps_nothing_is_named() -> None:
 def test_a_receiver_that_does_not_listen_is_named() -> None:
     [finding] = asyncio.run(sink_findings({"sink": "otlp:http://127.0.0.1:1"}))
     assert (finding.code, finding.problem) == ("sink_unreachable", "nothing listens at 127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "postgresql://user:ZZSECRETZZ@127.0.0.1:1/db",
+        "clickhouse://user:ZZSECRETZZ@127.0.0.1:1/db",
+        "kafka:out?bootstrap_servers=127.0.0.1:1",
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_named_without_its_password(sink: str) -> None:
+    [finding] = asyncio.run(sink_findings({"sink": sink}))
+    scheme = sink.partition(":")[0]
+    assert (finding.code, finding.severity) == ("sink_unreachable", "error")
+    assert "correct sink in the settings" in finding.fix
+    assert "127.0.0.1" in finding.problem, scheme
+    assert "ZZSECRETZZ" not in str(finding)
+
+
+def test_a_driver_that_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "worker.sinks.postgresql", None)
+    [finding] = asyncio.run(sink_findings({"sink": "postgresql://127.0.0.1:1/db"}))
+    assert (finding.code, finding.fix) == ("sink_url", "pip install 'trace-projector[postgresql]'")
 
 
 def test_a_directory_without_the_right_to_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

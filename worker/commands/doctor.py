@@ -1,5 +1,6 @@
 """`trace-projector doctor`: what is wrong with an installation, and how to mend it."""
 
+import logging
 from typing import Any
 
 import click
@@ -37,6 +38,8 @@ def doctor_command(invocation: Invocation, *, watch_s: float, strict: bool, as_j
 
     Exit code 1 means that there is an error (with --strict: anything at all), 2 that the settings cannot be read.
     """
+    # A driver without a handler for its log would print its complaints beside ours.
+    logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
     from worker.doctor import examine  # noqa: PLC0415  (late, like every heavy import of a command)
 
     diagnosis = on_broker(examine(invocation.settings(), watch_s))
