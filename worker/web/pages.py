@@ -24,7 +24,7 @@ from worker.web.health import Watched
 from worker.web.readings import PagesBusy, Readings
 from worker.web.record_view import view_record
 from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run, runs_url
-from worker.web.run_list import Query, TooManyRecords, select
+from worker.web.run_list import Query, RunIndex, TooManyRecords, select
 from worker.web.worker_view import Rates, view_worker
 
 PARAMETER_CHARACTERS_MAX: Final = 4_096
@@ -93,8 +93,13 @@ class RecordPages:
         for path, page in pages.items():
             app.page(path, name=path)(self._guarded(page))
         app.page("/", name="/")(_to_runs)
+        server: Any = app.web
+        server.web_app.on_shutdown.append(self._close)
         for name, content_type in ASSETS.items():
             app.page(f"/assets/{name}", name=f"/assets/{name}")(self._asset(name, content_type))
+
+    async def _close(self, _server: Any) -> None:
+        self._readings.close()
 
     def _guarded(self, page: Callable[[Parameters], Awaitable[Answer]]) -> Any:
         async def answer(web: Any, request: Any) -> Any:
@@ -144,7 +149,6 @@ class RecordPages:
 
     async def runs(self, parameters: Parameters) -> Answer:
         """List runs, the newest first: those of a status, of a workflow, with a text in a name; page by page."""
-        index = await self._readings.index()
         page = parameters.get("page", "")
         query = Query(
             parameters.get("status", ""),
@@ -152,16 +156,11 @@ class RecordPages:
             parameters.get("text", ""),
             int(page) if page.isascii() and page.isdigit() and len(page) <= _PAGE_DIGITS_MAX else 1,
         )
-        html = render(
-            "runs.html",
-            self._view,
-            selection=select(index, query),
-            query=query,
-            statuses=sorted({row.status for row in index.rows if row.status}),
-            workflows=sorted({row.workflow for row in index.rows if row.workflow}),
-            total=len(index.rows),
-        )
-        return Answer(html)
+
+        def make(index: RunIndex) -> str:
+            return render("runs.html", self._view, index=index, selection=select(index, query), query=query)
+
+        return Answer(await self._readings.listing(query, make))
 
     async def run(self, parameters: Parameters) -> Answer:
         """Show one run against time."""

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from worker.record_reader import RecordReader
+from worker.record_reader import Record, RecordReader
 from worker.web.run_list import RECORD_KINDS_READ, RunIndex, TooManyRecords, build_index
 
 RUN_RECORDS_MAX: Final = 50_000
@@ -35,6 +35,7 @@ class Readings:
         self._running: dict[Hashable, asyncio.Future[Any]] = {}
         # One thread for the list and one for the rest: a great list does not keep a run from being shown.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pages")
+        self._is_closed = False
         self._index: RunIndex | None = None
         self._fresh_until = 0.0
 
@@ -54,26 +55,44 @@ class Readings:
 
     def _make_index(self) -> RunIndex:
         started = time.monotonic()
-        index = build_index(self._reader.read(RECORD_KINDS_READ), INDEX_RECORDS_MAX)
+        index = build_index(self._read(RECORD_KINDS_READ), INDEX_RECORDS_MAX)
         took_s = time.monotonic() - started
         self._index, self._fresh_until = index, time.monotonic() + max(FRESH_S, FRESH_SHARE * took_s)
         return index
 
-    async def run(self, page: str, run_id: str, make: Callable[[list[dict[str, Any]]], Made]) -> Made:
+    async def listing(self, key: Hashable, make: Callable[[RunIndex], Made]) -> Made:
+        """Make a page of the list of runs, which may be long."""
+        index = await self.index()
+        return await self._wait_for(("list", key), lambda: make(index))
+
+    async def run(self, page: str, run_id: str, make: Callable[[list[Record]], Made]) -> Made:
         """Make a page of all records of one run, and the costs that its conversations have in others."""
         return await self._wait_for((page, run_id), lambda: make(self._records(run_id)))
 
-    def _records(self, run_id: str) -> list[dict[str, Any]]:
+    def _records(self, run_id: str) -> list[Record]:
         records = []
-        for record in self._reader.read(ALL_KINDS, run_id):
+        for record in self._read(ALL_KINDS, run_id):
             records.append(record)
             if len(records) > RUN_RECORDS_MAX:
                 raise TooManyRecords
         return records
 
+    def _read(self, kinds: Collection[str], run_id: str | None = None) -> Iterator[Record]:
+        for record in self._reader.read(kinds, run_id):
+            if self._is_closed:
+                raise PagesBusy("This worker stops.")
+            yield record
+
+    def close(self) -> None:
+        """Give up what is being read, so that nobody waits for it when the worker stops."""
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def _wait_for(self, key: Hashable, make: Callable[[], Made]) -> Made:
         running = self._running.get(key)
         if running is None:
+            if self._is_closed:
+                raise PagesBusy("This worker stops.")
             if len(self._running) >= READINGS_MAX:
                 raise PagesBusy("Too many pages are being read at once. Reload in a moment.")
             running = asyncio.get_running_loop().run_in_executor(self._threads, make)
@@ -83,6 +102,8 @@ class Readings:
         done, _ = await asyncio.wait([running], timeout=WAIT_S)
         if not done:
             raise PagesBusy("The records are still being read: the sink is great, or held by its writer. Reload.")
+        if running.cancelled():
+            raise PagesBusy("This worker stops.")
         made: Made = running.result()
         return made
 

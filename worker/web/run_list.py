@@ -9,6 +9,7 @@ from projections.reports.usage_report import UsageReport, UsageRow, usage_report
 
 RECORD_KINDS_READ: Final = ("run", "attempt", "gate", "cost")
 ROWS_PER_PAGE: Final = 50
+WORKFLOWS_MAX: Final = 200
 
 _KEPT_OF_COST: Final = ("kind", "id", "runId", "at", "conversation", "measurement")
 
@@ -32,9 +33,14 @@ class RunRow(NamedTuple):
 
 
 class RunIndex(NamedTuple):
-    """All runs, the newest first, and what they spent by day (UTC) and by model."""
+    """All runs, the newest first, their statuses and workflows, and what they spent by day (UTC) and by model.
+
+    Of workflows there are so many as can be chosen from; a text finds the others.
+    """
 
     rows: tuple[RunRow, ...]
+    statuses: tuple[str, ...]
+    workflows: tuple[str, ...]
     by_day: UsageReport
     by_model: UsageReport
 
@@ -104,7 +110,9 @@ def build_index(records: Iterable[Record], records_max: int) -> RunIndex:
     rows = [_row(run_id, runs.get(run_id), counts, usage.get(run_id)) for run_id in {**counts.first, **runs}]
     rows.sort(key=lambda row: row.run_id)
     rows.sort(key=lambda row: moment_of(row.at), reverse=True)
-    return RunIndex(tuple(rows), by_day, _greatest_first(by_model))
+    statuses = sorted({row.status for row in rows if row.status})
+    workflows = sorted({row.workflow for row in rows if row.workflow})[:WORKFLOWS_MAX]
+    return RunIndex(tuple(rows), tuple(statuses), tuple(workflows), by_day, _greatest_first(by_model))
 
 
 def _greatest_first(report: UsageReport) -> UsageReport:

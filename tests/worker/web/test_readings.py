@@ -108,3 +108,23 @@ def test_while_the_next_list_takes_too_long_the_one_before_serves(monkeypatch: p
         assert await shared.index() is not first
 
     asyncio.run(scene())
+
+
+def test_what_is_being_read_when_the_worker_stops_is_given_up() -> None:
+    async def scene() -> None:
+        reader = Reader()
+        shared = Readings(reader)
+        # Two are being read, and the third waits for a thread.
+        asking = [asyncio.create_task(shared.run("run", f"r{number}", len)) for number in range(3)]
+        async with asyncio.timeout(30):
+            while len(reader.threads) < 2:
+                await asyncio.sleep(0.01)
+        shared.close()
+        reader.go_on.set()
+        for asked in asking:
+            with pytest.raises(PagesBusy, match="stops"):
+                await asked
+        with pytest.raises(PagesBusy, match="stops"):
+            await shared.index()
+
+    asyncio.run(scene())
