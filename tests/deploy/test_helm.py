@@ -25,7 +25,7 @@ CHART = ROOT / "deploy" / "helm"
 EXAMPLE = CHART / "example-values.yaml"
 RENDERED = (ROOT / "deploy" / "kubernetes" / "trace-projector.yaml").read_text(encoding="utf-8")
 # Kinds that operators bring along, of which Kubernetes has no schema.
-FOREIGN = {"ScaledObject", "ServiceMonitor"}
+FOREIGN = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
 SPARE_S = 5.0
 
 Document = dict[str, Any]
@@ -145,6 +145,11 @@ def test_it_scales_by_the_lag_of_groups_that_there_are() -> None:
     assert groups == [project_group(settings), fold_group(settings), export_group(settings, "analytics")]
     assert spec["scaleTargetRef"]["name"] == DOCUMENTS["StatefulSet"]["metadata"]["name"]
     assert "replicas" not in DOCUMENTS["StatefulSet"]["spec"], "two that set it would fight"
+
+
+def test_its_alerts_are_the_tested_ones() -> None:
+    alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text(encoding="utf-8"))
+    assert DOCUMENTS["PrometheusRule"]["spec"] == alerts
 
 
 def test_whatever_selects_pods_selects_these() -> None:
