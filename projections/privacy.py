@@ -6,6 +6,7 @@ where an object is due are dropped whole, names and lengths included (spec: tita
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -65,13 +66,13 @@ class Policy:
         self.plans: Mapping[Scope, Plans] = _PLANS[profile]
         self.key_id = _hmac_hex(keyed, _KEY_ID_LABEL)[:16]
         """Names the key in manifests without telling it: a digest under a label of its own."""
-        self.fingerprint = digest_of_json(
-            {
-                "keyId": self.key_id,
-                "publicRepos": sorted(self.public_repos),
-                "classes": CLASS_TABLE_DIGESTS[profile],
-            }
-        )
+        rules = {
+            "keyId": self.key_id,
+            "publicRepos": sorted(self.public_repos),
+            "classes": CLASS_TABLE_DIGESTS[profile],
+        }
+        # Without public repositories nothing of what this adds is ever let out.
+        self.fingerprint = digest_of_json(rules | ({"references": "public"} if self.public_repos else {}))
         """Digest of everything that decides what this policy lets out; a sink stores it and compares."""
 
     def __repr__(self) -> str:
@@ -221,6 +222,14 @@ def _mark_values(value: Any, _policy: Policy) -> Any:
     return {key: LOCAL_MARK for key in value if CORRELATION_KEY_PATTERN.fullmatch(key)}
 
 
+def _public_reference(value: Any, policy: Policy) -> Any:
+    """Keep what a public repository's artifact refers to, unless it names another repository that is not public."""
+    if isinstance(value, str) and (named := _REFERENCE.match(value)) is not None:
+        names = policy.public_repos
+        return value if named["commit"] in names or named["branch"] in names else policy.digest(value)
+    return _keep(value, policy)
+
+
 def _object_step(plan: Plan) -> Step:
     def step(value: Any, policy: Policy) -> Any:
         return _redact_object(value, plan, policy) if isinstance(value, dict) else _DROP
@@ -237,6 +246,10 @@ def _list_step(plan: Plan) -> Step:
 
     return step
 
+
+# A commit's id, or a branch's: what names a repository inside another one's artifact.
+_REFERENCE: Final = re.compile(r"commit:(?P<commit>[^@]*)@|branch:(?P<branch>[^/]*/[^/]*)/")
+_REFERRING: Final = frozenset({"branch", "reverts", "commit"})
 
 _OTHER_STEPS: Final[Mapping[FieldClass, Step]] = {
     "actor": _digest_agent,
@@ -265,6 +278,8 @@ def _plan(classes: Mapping[str, FieldClass], *, is_open: bool) -> Plan:
             nested.setdefault(head, {})[rest] = field_class
             continue
         step = _leaf_step(field_class, is_open=is_open)
+        if field_class == "public" and is_open and path in _REFERRING:
+            step = _public_reference
         if step is not None:
             plan[head] = step
     for head, inner in nested.items():
