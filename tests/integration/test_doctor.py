@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.brokers.broker import LOOPBACK, free_ports
+from tests.deploy.test_metrics_table import documented
 from tests.integration.commands import Commands
 from tests.integration.pipeline import KEY, KEY_VARIABLE, SOURCES, Pipeline, worlds
 from worker.generation_log import append_event
@@ -72,6 +73,7 @@ def test_an_installation_that_works_has_no_finding(installation: Pipeline, comma
     worker = installation.worker()
     worker.start()
     installation.wait_settled()
+    assert worker.metrics().keys() <= documented().keys()
     for state in ("running", "stopped"):
         diagnosis = commands.json("doctor")
         assert diagnosis["findings"] == [], state
