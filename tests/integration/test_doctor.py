@@ -323,6 +323,35 @@ def test_a_planted_fault_is_named_with_its_remedy(
     assert SECRET not in out + str(diagnosis)
 
 
+TOGETHER = (
+    "a source that keeps messages for a week",
+    "transcripts that may be no longer than a megabyte",
+    "facts that retention deletes",
+    "records whose deletions are kept for a day",
+    "erasures that are forgotten",
+    "another number of partitions",
+    "more replicas than brokers",
+    "a short key",
+    "a state directory that everybody may read",
+    "messages that nobody reads",
+)
+
+
+def test_ten_faults_at_once_hide_none_of_one_another(
+    installation: Pipeline, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = {one.name: one for one in PLANTED}
+    for name in TOGETHER:
+        planted[name].plant(installation, monkeypatch)
+    findings = commands.json("doctor", "--watch", "1")["findings"]
+    assert {finding["code"] for finding in findings} == {planted[name].code for name in TOGETHER}
+    for name in TOGETHER:
+        fixes = [finding["fix"] for finding in findings if finding["code"] == planted[name].code]
+        assert any(re.search(planted[name].fix, fix) for fix in fixes), name
+    severities = [finding["severity"] for finding in findings]
+    assert severities == sorted(severities), "errors come first"
+
+
 def test_a_group_that_reads_and_does_not_get_on_is_stuck(installation: Pipeline, commands: Commands) -> None:
     installation.publish(worlds([303]))
     group = f"{installation.app_id}-g1-project"
