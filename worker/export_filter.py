@@ -1,17 +1,22 @@
 """Which records an export is for: a filter by fields that a record has, asked of the record before it is redacted.
 
 It looks at one version of one record and at nothing else, so what a sink holds follows from the newest versions alone.
-A record whose newest version does not match is deleted there; one of a kind that the export is not for never was there.
+A record whose newest version does not match is deleted there; one of a kind or, by its id, of a run that the export is
+not for never was there.
 """
 
-from collections.abc import Iterable
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
+from projections.ids import split_attempt_id
 from projections.records import RECORD_KINDS
 from projections.reports.days import ANY_TIME, moment_text
 from projections.reports.spend import Moment, moment_of
-from projections.text import is_time
+from projections.text import is_time, storable_text
 from worker.settings_sections import ExportFilterSettings
+
+_SLASH: Final = re.compile("/")
 
 
 class ExportFilter:
@@ -32,6 +37,14 @@ class ExportFilter:
         """Whether any record of a kind can match; of an unknown kind nobody knows."""
         return self._kinds is None or kind in self._kinds or kind not in RECORD_KINDS
 
+    def takes(self, kind: str, record_id: str) -> bool:
+        """Whether any version of a record can match, as far as its id tells.
+
+        Runs, attempts and gates say in their ids which run they are of, and such an id leaves in clear: what can never
+        have been there is not named by a deletion either.
+        """
+        return self.takes_kind(kind) and any(map(self._can_hold_run, _runs_named_by(kind, record_id)))
+
     def holds(self, record: dict[str, Any]) -> bool:
         """Whether a record matches; one that lacks what is asked of it does not."""
         return (
@@ -41,6 +54,9 @@ class ExportFilter:
             and (self._repos is None or record["kind"] != "artifact" or _text(record.get("repo")) in self._repos)
             and (self._window == ANY_TIME or self._holds_time(record.get("at")))
         )
+
+    def _can_hold_run(self, run_id: str | None) -> bool:
+        return run_id is None or self._holds_run(run_id)
 
     def _holds_run(self, run_id: Any) -> bool:
         if self._run_ids is None and self._prefixes is None:
@@ -69,6 +85,24 @@ class ExportFilter:
     def repos(self) -> list[str]:
         """Give the repositories that artifacts may be of, in order; none where any is right."""
         return _sorted(self._repos) or []
+
+
+def _runs_named_by(kind: str, record_id: str) -> Iterator[str | None]:
+    """Give the runs that a record of this id can be of; None stands for any."""
+    match kind:
+        case "run":
+            yield record_id
+        case "attempt":
+            parts = split_attempt_id(record_id)
+            yield None if parts is None else storable_text(parts.run)
+        case "gate":
+            attempt, mark, _row = record_id.partition("#policy:")
+            if mark or "/" not in record_id:
+                yield from _runs_named_by("attempt", attempt)
+            # A run's id may hold a slash, too, so every cut may be the right one.
+            yield from (record_id[: slash.start()] for slash in _SLASH.finditer(record_id))
+        case _:
+            yield None
 
 
 def _attempt_of(record: dict[str, Any]) -> str:

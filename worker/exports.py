@@ -107,8 +107,12 @@ class ExportPolicy:
         return cls(None, origin, prices)
 
     def takes_kind(self, kind: str) -> bool:
-        """Whether a record of a kind can ever have left; of a kind that cannot, nothing has to be deleted either."""
+        """Whether a record of a kind can ever have left."""
         return self.filter is None or self.filter.takes_kind(kind)
+
+    def takes(self, kind: str, record_id: str) -> bool:
+        """Whether a record can ever have left; of one that cannot, nothing has to be deleted either."""
+        return self.filter is None or self.filter.takes(kind, record_id)
 
     def shown_digest(self, value: object) -> str:
         """Digest what only the operator should know in full and others may compare: keyed, if the export redacts.
@@ -152,7 +156,7 @@ def read_upserts(policy: ExportPolicy, generation: int, messages: Iterable[Messa
     for message in messages:
         try:
             item = record_message(generation, message)
-            if policy.takes_kind(item.kind):
+            if policy.takes(item.kind, item.id):
                 upserts.append(make_upsert(policy, item))
         except ProjectionError:
             withheld += 1
@@ -162,9 +166,9 @@ def read_upserts(policy: ExportPolicy, generation: int, messages: Iterable[Messa
 def make_upserts(policy: ExportPolicy, items: Iterable[RecordMessage]) -> list[Upsert]:
     """Make what a sink is given of records and deletions, in their order; see ``make_upsert``.
 
-    Records of kinds that the export is not for never leave, so they are passed over.
+    Records of kinds and runs that the export is not for never leave, so they are passed over.
     """
-    return [make_upsert(policy, item) for item in items if policy.takes_kind(item.kind)]
+    return [make_upsert(policy, item) for item in items if policy.takes(item.kind, item.id)]
 
 
 def make_upsert(policy: ExportPolicy, item: RecordMessage) -> Upsert:

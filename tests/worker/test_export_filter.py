@@ -87,7 +87,8 @@ def versions_of(record: dict[str, Any]) -> list[bytes | None]:
     """Versions of one record: as it is, of another run and time, and its deletion."""
     moved = copy.deepcopy(record)
     moved["at"] = "2030-01-01T00:00:00Z"
-    if record["kind"] != "run":
+    # The ids of the others say which run they are of.
+    if record["kind"] in ("call", "cost", "artifact"):
         moved["runId"] = "night-1"
     return [json.dumps(record).encode(), json.dumps(moved).encode(), None]
 
@@ -167,6 +168,37 @@ def test_of_kinds_that_an_export_is_not_for_not_even_deletions_leave() -> None:
     items = [RecordMessage(1, 1, record["kind"], record["id"], None, None) for record in DOC_RUN]
     assert {upsert.kind for upsert in make_upserts(rules, items)} == {"run"}
     assert rules.takes_kind("unheard-of"), "what is no record has to be refused, not passed over"
+
+
+def test_what_can_never_have_been_there_is_not_named_by_a_deletion_either() -> None:
+    rules = policy({"run_id_prefixes": ["night/"]}, redact=False, key_env=None)
+    ids = {
+        "run": ["night/1", "day/1"],
+        "attempt": ["workflow:night%2F1:s:0:0", "workflow:day%2F1:s:0:0", "an attempt of no grammar"],
+        "gate": [
+            "night/1/review",
+            "day/1/review",
+            "workflow:night%2F1:s:0:0#policy:F5:R1",
+            "workflow:day%2F1:s:0:0#policy:F5:R1",
+            "no-run",
+            "workflow:night%2F1:s:0:0#policy:%FF/5:R1",
+        ],
+        # Calls move from run to run.
+        "call": ["call:codex:h:n:day"],
+    }
+    items = [RecordMessage(1, 1, kind, one, None, None) for kind, named in ids.items() for one in named]
+    assert [upsert.id for upsert in make_upserts(rules, items)] == [
+        "night/1",
+        "workflow:night%2F1:s:0:0",
+        "an attempt of no grammar",
+        "night/1/review",
+        "workflow:night%2F1:s:0:0#policy:F5:R1",
+        "no-run",
+        "workflow:night%2F1:s:0:0#policy:%FF/5:R1",
+        "call:codex:h:n:day",
+    ]
+    living = RecordMessage(1, 1, "run", "day/1", None, b'{"kind": "run", "id": "day/1", "runId": "day/1"}')
+    assert make_upserts(rules, [living]) == []
 
 
 # --------------------------------------------------------------------------------------------- the filter in the policy

@@ -128,7 +128,7 @@ class ExportLane:
             except ProjectionError as error:
                 self._bury(batch.partition, message, error.reason, error.field)
             else:
-                if self._policy.takes_kind(item.kind):
+                if self._policy.takes(item.kind, item.id):
                     newest[item.kind, item.id] = message, item
         for message, item in newest.values():
             self._collect(batch.partition, message, item)
