@@ -32,8 +32,12 @@ async def create_source_topics(settings: Settings, partitions: int) -> list[str]
         missing = [topic for topic in wanted if topic not in existing]
         if not missing:
             return []
-        # The brokers' own default is less than a transcript's line may have.
-        configs = {"max.message.bytes": str(settings.limits.message_bytes_max + _MESSAGE_BYTES_SPARE)}
+        configs = {
+            # The brokers' own default is less than a transcript's line may have.
+            "max.message.bytes": str(settings.limits.message_bytes_max + _MESSAGE_BYTES_SPARE),
+            # A rebuild reads them from their beginning.
+            "retention.ms": "-1",
+        }
         response = await admin.create_topics(
             [NewTopic(topic, partitions, settings.replication_factor, topic_configs=configs) for topic in missing]
         )
