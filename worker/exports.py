@@ -24,6 +24,10 @@ KIND_HEADER: Final = "kind"
 REPO_HEADER: Final = "repo"
 SPLIT_HEADER: Final = "cache-write-split"
 
+_ARTIFACT_IDS: Final = ("commit:", "pr:", "file:")
+# How the ids begin that the projection makes.
+_MADE_IDS: Final = ("workflow:", "call:", "response:", "cost:", *_ARTIFACT_IDS)
+
 
 class RecordMessage(NamedTuple):
     """A version of a record as the records log holds it; ``record`` is None for a deletion.
@@ -124,6 +128,18 @@ class ExportPolicy:
         return str(self.redaction.digest(canonical_json(value).decode()))
 
 
+def record_key(kind: str, record_id: str) -> bytes:
+    """Give the key of a record in the records log: its id, behind its kind where a record of another kind may share it.
+
+    Producers choose the ids of runs and gates, and a run may well be called like the pull request it is about; under
+    one key, compaction would take one of the two for an older version of the other. No id holds a NUL.
+    """
+    is_shared = (kind == "run" and ("/" in record_id or record_id.startswith(_MADE_IDS))) or (
+        kind == "gate" and record_id.startswith(_ARTIFACT_IDS)
+    )
+    return (f"{kind}\0{record_id}" if is_shared else record_id).encode()
+
+
 def record_message(generation: int, message: Message) -> RecordMessage:
     """Read a message of the records log. Raises ``missing_key``, ``missing_header`` or ``invalid_utf8``."""
     if message.key is None:
@@ -137,7 +153,7 @@ def record_message(generation: int, message: Message) -> RecordMessage:
             generation=generation,
             offset=message.offset,
             kind=headers[KIND_HEADER].decode(),
-            id=message.key.decode(),
+            id=message.key.decode().rpartition("\0")[2],
             repo=None if repo is None else repo.decode(),
             record=message.value,
             cache_write_split=None if split is None else decode_json(split),

@@ -14,7 +14,7 @@ import pytest
 
 from projections.errors import ProjectionError
 from tests.worker.sinks.destinations import DESTINATIONS, DOC_RUN, REPOSITORY
-from worker.exports import ExportPolicy, RecordMessage, make_upsert, make_upserts, record_message
+from worker.exports import ExportPolicy, RecordMessage, make_upsert, make_upserts, record_key, record_message
 from worker.settings_sections import ExportSettings, SettingsError
 from worker.sink import Upsert, open_sink
 
@@ -293,3 +293,32 @@ def test_a_message_that_is_no_record_is_refused_by_reason_alone(message: FakeMes
     assert caught.value.reason == reason
     assert caught.value.__cause__ is None
     assert "ZZSECRETZZ" not in str(caught.value)
+
+
+def test_no_two_kinds_share_a_key_of_the_records_log_and_a_key_gives_its_id_back() -> None:
+    sha = "a" * 40
+    ids = [
+        "r1",
+        "r1/review",
+        "workflow:r:s:0:0",
+        "workflow:r:s:0:0#policy:F5:R1",
+        "call:h:n:c:i",
+        "response:h:n:c:i",
+        "cost:conversation:h:n:c:turn:t:e",
+        f"commit:acme/app@{sha}",
+        "pr:acme/app#7",
+        f"file:acme/app/a.py@{sha}",
+    ]
+    # What producers name may be anything; of the ids that the projection makes, each has a kind of its own.
+    made = zip(["attempt", "gate", "call", "call", "cost", *["artifact"] * 3], ids[2:], strict=True)
+    named = [
+        *made,
+        *[("run", one) for one in ids],
+        *[("gate", one) for one in ids if "/" in one and "workflow" not in one],
+    ]
+    keys = {record_key(kind, one) for kind, one in named}
+    assert len(keys) == len(set(named))
+    for kind, one in named:
+        found = record_message(1, FakeMessage(record_key(kind, one), None, (("kind", kind.encode()),)))
+        assert (found.kind, found.id) == (kind, one)
+    assert record_key("run", "r1") == b"r1"

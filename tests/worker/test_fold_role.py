@@ -440,3 +440,25 @@ def test_the_headers_of_a_tombstone_let_its_id_be_redacted() -> None:
 def test_facts_read_back_from_the_log_are_the_facts_that_were_written() -> None:
     fact = run_fact(7)
     assert decode_fact(*encode_fact(fact)) == fact
+
+
+def test_a_run_that_is_called_like_its_pull_request_shares_no_key_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "pr:acme/app#7"
+    seen = {"artifactKind": "pr", "repo": "acme/app", "number": 7}
+    step = {"stepId": "s", "iteration": 0, "completedAt": "2026-10-01T09:00:01Z"}
+    source = {"id": name, "workflowName": "w", "status": "running", "revision": 1, "startedAt": "2026-10-01T09:00:00Z"}
+    source["stepResults"] = {"s": {**step, "data": {"titan.trace.artifacts": [seen]}}}
+
+    async def story() -> None:
+        bench = Bench(monkeypatch)
+        for one in project_message("workflow-runs", None, json.dumps(source).encode(), 0, 0).facts:
+            bench.publish(one)
+        lanes = [bench.lane(number) for number in range(COUNT)]
+        for lane in lanes:
+            await lane.open()
+        await bench.settle_all(lanes)
+        # What compaction leaves: the newest message of each key.
+        kinds = {json.loads(value)["kind"] for value in bench.records().values() if json.loads(value)["id"] == name}
+        assert kinds == {"run", "artifact"}
+
+    run(story())

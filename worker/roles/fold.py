@@ -14,7 +14,7 @@ import structlog
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
 from projections.fold import Change, Fold, FoldResult, Load
 from worker.dead_letters import DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
-from worker.exports import KIND_HEADER, REPO_HEADER, SPLIT_HEADER
+from worker.exports import KIND_HEADER, REPO_HEADER, SPLIT_HEADER, record_key
 from worker.facts_log import read_log
 from worker.kafka import (
     BatchWriter,
@@ -297,7 +297,8 @@ class FoldLane:
 
     def _collect(self, result: FoldResult) -> None:
         for change in result.changes:
-            self._append(self._topics.records, change.id, change.id.encode(), change.record, headers_of(change))
+            key = record_key(change.kind, change.id)
+            self._append(self._topics.records, change.id, key, change.record, headers_of(change))
         for fact in result.facts:
             self._append(self._topics.facts, fact.aggregate, *encode_fact(fact))
         assert self._writer is not None
