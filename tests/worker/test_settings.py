@@ -277,6 +277,8 @@ def test_every_setting_has_a_variable() -> None:
     [
         ("duckdb:/a/b.duckdb", "duckdb:/a/b.duckdb"),
         ("postgresql://u:p@h:5/d", f"postgresql://u:{MASK}@h:5/d"),
+        ("postgresql://u:p/q?r#s@t@h/d", f"postgresql://u:{MASK}@h/d"),
+        ("postgresql://h:5/d?user=a@b", "postgresql://h:5/d?user=a@b"),
         ("clickhouse://u:p%40@h/d?password=x&token=y#z", f"clickhouse://u:{MASK}@h/d?password={MASK}&token={MASK}#z"),
         ("postgresql://h/d?user=u", "postgresql://h/d?user=u"),
     ],
