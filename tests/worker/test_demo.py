@@ -33,6 +33,14 @@ def busy_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@pytest.fixture
+def heard_ctrl_c() -> Iterator[None]:
+    """Let programs hear Ctrl-C: what a shell starts in the background ignores it, and so does all that this starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def processes_in(directory: Path) -> list[str]:
     """List what still runs with this directory as its working directory."""
     found = []
@@ -73,6 +81,7 @@ def test_off_a_terminal_the_demo_shows_the_traces_and_ends_by_itself_even_when_i
     assert processes_in(directory) == []
 
 
+@pytest.mark.usefixtures("heard_ctrl_c")
 def test_ctrl_c_stops_the_demo_with_its_worker_and_its_broker(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     process = subprocess.Popen(
