@@ -66,13 +66,13 @@ class Policy:
         self.plans: Mapping[Scope, Plans] = _PLANS[profile]
         self.key_id = _hmac_hex(keyed, _KEY_ID_LABEL)[:16]
         """Names the key in manifests without telling it: a digest under a label of its own."""
-        rules = {
-            "keyId": self.key_id,
-            "publicRepos": sorted(self.public_repos),
-            "classes": CLASS_TABLE_DIGESTS[profile],
-        }
-        # Without public repositories nothing of what this adds is ever let out.
-        self.fingerprint = digest_of_json(rules | ({"references": "public"} if self.public_repos else {}))
+        self.fingerprint = digest_of_json(
+            {
+                "keyId": self.key_id,
+                "publicRepos": sorted(self.public_repos),
+                "classes": CLASS_TABLE_DIGESTS[profile],
+            }
+        )
         """Digest of everything that decides what this policy lets out; a sink stores it and compares."""
 
     def __repr__(self) -> str:
@@ -224,10 +224,14 @@ def _mark_values(value: Any, _policy: Policy) -> Any:
 
 def _public_reference(value: Any, policy: Policy) -> Any:
     """Keep what a public repository's artifact refers to, unless it names another repository that is not public."""
-    if isinstance(value, str) and (named := _REFERENCE.match(value)) is not None:
-        names = policy.public_repos
-        return value if named["commit"] in names or named["branch"] in names else policy.digest(value)
-    return _keep(value, policy)
+    if not isinstance(value, str):
+        return _keep(value, policy)
+    named = _REFERENCE.match(value)
+    names = policy.public_repos
+    is_public = named is not None and (named["commit"] in names or named["branch"] in names)
+    # A branch without a repository is one of the artifact's own.
+    is_own = named is None and value.startswith("branch:")
+    return value if is_public or is_own else policy.digest(value)
 
 
 def _object_step(plan: Plan) -> Step:
@@ -249,17 +253,18 @@ def _list_step(plan: Plan) -> Step:
 
 # A commit's id, or a branch's: what names a repository inside another one's artifact.
 _REFERENCE: Final = re.compile(r"commit:(?P<commit>[^@]*)@|branch:(?P<branch>[^/]*/[^/]*)/")
-_REFERRING: Final = frozenset({"branch", "reverts", "commit"})
 
+_PUBLIC: Final = frozenset({"public", "public-reference"})
 _OTHER_STEPS: Final[Mapping[FieldClass, Step]] = {
     "actor": _digest_agent,
     "sha-digest": _digest_sha,
     "actor-digest": _digest_actor,
+    "public-reference": _public_reference,
 }
 
 
 def _leaf_step(field_class: FieldClass, *, is_open: bool) -> Step | None:
-    if field_class == "digest" or (field_class == "public" and not is_open):
+    if field_class == "digest" or (field_class in _PUBLIC and not is_open):
         return _digest
     if field_class in _OTHER_STEPS:
         return _OTHER_STEPS[field_class]
@@ -278,8 +283,6 @@ def _plan(classes: Mapping[str, FieldClass], *, is_open: bool) -> Plan:
             nested.setdefault(head, {})[rest] = field_class
             continue
         step = _leaf_step(field_class, is_open=is_open)
-        if field_class == "public" and is_open and path in _REFERRING:
-            step = _public_reference
         if step is not None:
             plan[head] = step
     for head, inner in nested.items():

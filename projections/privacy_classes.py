@@ -9,13 +9,16 @@ from typing import Final, Literal
 from projections.canonical import digest_of_json
 from projections.records import Scope
 
-FieldClass = Literal["export", "digest", "public", "local", "mcp-local", "actor", "sha-digest", "actor-digest"]
+FieldClass = Literal[
+    "export", "digest", "public", "local", "mcp-local", "actor", "sha-digest", "actor-digest", "public-reference"
+]
 """``export`` leaves as it is; ``digest`` as a keyed digest; ``public`` as it is for a public repository and else as a
 digest; ``local`` never; ``mcp-local`` is the name of a tool, which stays here if an MCP server offers the tool;
 ``actor`` leaves as it is unless it names an agent, which is digested.
 
 Of the strict profile alone: ``sha-digest`` leaves as the 64 hexadecimal digits of its keyed digest, the form that a
-hash has; ``actor-digest`` keeps whether a person, an agent or a policy acted, and digests who, except a policy."""
+hash has; ``actor-digest`` keeps whether a person, an agent or a policy acted, and digests who, except a policy;
+``public-reference`` is ``public``, but what names another repository that is not public is digested."""
 
 Profile = Literal["normal", "strict"]
 """``normal`` redacts as the reference does; ``strict`` digests what the reference lets out and can be guessed."""
@@ -161,10 +164,13 @@ STRICTER: Final[dict[Scope, dict[str, FieldClass]]] = {
     "run": {"paramsSha256": "sha-digest"},
     "attempt": {"signal": "digest", "promptSha256": "sha-digest", "outputSha256": "sha-digest"},
     "gate": {"decidedBy": "actor-digest", "promptSha256": "sha-digest", "payloadSha256": "sha-digest"},
+    "artifact.commit": {"branch": "public-reference", "reverts": "public-reference"},
     "artifact.pr": {"state": "digest"},
+    "artifact.file": {"commit": "public-reference"},
 }
 """What the strict profile does otherwise: an unkeyed hash of a text that can be guessed tells the text, people are
-named by nothing but digests, and free text of other systems does not leave as it is. Where a field has a format, its
+named by nothing but digests, free text of other systems does not leave as it is, and an artifact of a public repository
+names no other one. Where a field has a format, its
 digest has it too, so whatever parses under the normal profile parses under this one."""
 
 PROFILE_CLASSES: Final[dict[Profile, dict[Scope, dict[str, FieldClass]]]] = {

@@ -44,6 +44,7 @@ _EFFECTS: Final[Mapping[FieldClass, tuple[Effect, str]]] = {
     "mcp-local": ("depends", "dropped for tools of MCP servers, else as is"),
     "actor": ("depends", "agents digested, else as is"),
     "sha-digest": ("digested", "in the form of a hash"),
+    "public-reference": ("depends", "as is for public_repos unless it names another repository, else digested"),
     "actor-digest": ("depends", "policies as is, of people and agents who they are digested"),
 }
 _NO_PUBLIC_REPOS: Final[tuple[Effect, str]] = ("digested", "no public_repos")
@@ -70,7 +71,7 @@ def _row(outlet: Outlet, scope: Scope, path: str, field_class: FieldClass) -> Fi
     if outlet.profile is None:
         return FieldRow(scope, path, None, "as is", "")
     effect, rule = _EFFECTS[field_class]
-    if field_class == "public" and not outlet.has_public_repos:
+    if field_class in ("public", "public-reference") and not outlet.has_public_repos:
         effect, rule = _NO_PUBLIC_REPOS
     elif path.endswith(".*"):
         effect, rule = _MAP_VALUES

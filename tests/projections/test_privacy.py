@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.errors import ProjectionError
-from projections.privacy import TRACE_FIELD_PRIVACY, Policy, Profile, redact, redact_id, redact_trace_record
+from projections.privacy import TRACE_FIELD_PRIVACY, Policy, redact, redact_id, redact_trace_record
 from projections.records import RECORD_MODELS, parse_trace_record
 
 KEY = "a key of thirty-two bytes or more"
@@ -260,7 +260,6 @@ def test_a_tool_without_a_namespace_is_named_unless_the_name_is_an_mcp_one(names
     assert "name" not in redact({**call, "name": "mcp__srv__tool"}, Policy(KEY))
 
 
-@pytest.mark.parametrize("profile", ["normal", "strict"])
 @pytest.mark.parametrize(
     ("name", "own", "other"),
     [
@@ -269,13 +268,15 @@ def test_a_tool_without_a_namespace_is_named_unless_the_name_is_an_mcp_one(names
         ("branch", "branch:acme/docs/main", "branch:acme/secret/main"),
     ],
 )
-def test_an_artifact_of_a_public_repository_does_not_name_one_that_is_not(
-    name: str, own: str, other: str, profile: Profile
+def test_the_strict_profile_lets_no_artifact_of_a_public_repository_name_one_that_is_not(
+    name: str, own: str, other: str
 ) -> None:
     kind = "file" if name == "commit" else "commit"
     head = {"schema": "titan.trace/v1", "kind": "artifact", "artifactKind": kind, "runId": "r", "repo": "acme/docs"}
-    policy = Policy("a key of thirty-two bytes or more", ["acme/docs"], profile)
+    policy = Policy(KEY, ["acme/docs"], "strict")
     assert redact({**head, name: own}, policy)[name] == own
     assert redact({**head, name: other}, policy)[name] == policy.digest(other)
-    both = Policy("a key of thirty-two bytes or more", ["acme/docs", "acme/secret"], profile)
+    both = Policy(KEY, ["acme/docs", "acme/secret"], "strict")
     assert redact({**head, name: other}, both)[name] == other
+    # The reference asks for the record's own repository alone.
+    assert redact({**head, name: other}, Policy(KEY, ["acme/docs"]))[name] == other

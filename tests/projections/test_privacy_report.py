@@ -72,6 +72,9 @@ def test_the_difference_of_the_profiles_is_what_the_strict_one_changes() -> None
     changed = privacy_difference(Outlet("normal", has_public_repos=True), Outlet("strict", has_public_repos=True))
     assert {(one.scope, one.path) for one in changed} == {
         ("run", "paramsSha256"),
+        ("artifact.commit", "branch"),
+        ("artifact.commit", "reverts"),
+        ("artifact.file", "commit"),
         ("attempt", "signal"),
         ("attempt", "promptSha256"),
         ("attempt", "outputSha256"),
