@@ -50,29 +50,49 @@ def demo_command(invocation: Invocation, *, directory: Path, port: int, runs: Pa
     from worker.source_files import SourceFileError  # noqa: PLC0415
     from worker.source_topics import SourceTopicError  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    interruption = Interruption()
     try:
         with Demo(directory, broker_port=port, runs=runs or RUNS_DIRECTORY) as demo:
-            _show(demo, is_once=once or not sys.stdout.isatty())
+            _show(demo, interruption, is_once=once or not sys.stdout.isatty())
     except (DemoError, EmbeddedBrokerError, SourceFileError, SourceTopicError) as error:
         raise CommandFailed(str(error)) from error
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class Interruption:
+    """Ctrl-C and SIGTERM, which end what is going on, and are remembered.
+
+    Where an object is just being disposed of, Python ignores what a handler raises; whoever looks later still knows.
+    """
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._ask)
+
+    def _ask(self, _signal: int, _frame: FrameType | None) -> None:
+        self._is_asked = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt when somebody asked for it."""
+        if self._is_asked:
+            raise KeyboardInterrupt
 
 
-def _show(demo: Any, *, is_once: bool) -> None:
+def _show(demo: Any, interruption: Interruption, *, is_once: bool) -> None:
     started = time.monotonic()
     demo.start(click.echo)
     expected = demo.expected()
     seen: list[Any] = []
     while demo.records() != expected:
+        interruption.check()
         demo.check()
         if time.monotonic() - started > SETTLE_TIMEOUT_S:
             raise CommandFailed(f"the traces did not land within {SETTLE_TIMEOUT_S:.0f} s; see {demo.log}")
         seen = _print_news(demo, seen, started)
         time.sleep(_POLL_S)
+    interruption.check()
     _print_news(demo, seen, started)
     # The page reads the database too, so it is asked before anybody queries that by hand.
     address = demo.timeline_address()
@@ -84,6 +104,7 @@ def _show(demo: Any, *, is_once: bool) -> None:
     click.echo("\nThe worker goes on consuming, and showing it. Ctrl-C stops it, and leaves the database.")
     try:
         while True:
+            interruption.check()
             demo.check()
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
