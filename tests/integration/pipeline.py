@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from projections.facts import partition_of
 from tests.brokers.broker import LOOPBACK, Broker, free_ports
+from tests.worlds.cluster import clean_pass
 from tests.worlds.world import SourceMessage, World
 from worker.cli import run
 from worker.settings import load_settings
@@ -336,6 +337,12 @@ def file_line(message: SourceMessage) -> bytes:
 
 def worlds(seeds: Iterable[int], runs: int = 3) -> list[SourceMessage]:
     return [message for seed in seeds for message in World(seed, runs=runs).messages]
+
+
+def living_run(messages: Sequence[SourceMessage]) -> str:
+    """Give the id of a workflow run that is still there once all of these messages were read."""
+    ids = (record_id for record_id in clean_pass(list(messages)).records if record_id.startswith("run-"))
+    return min(record_id for record_id in ids if "/" not in record_id)
 
 
 def duckdb_records(path: Path) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.commands import Commands
-from tests.integration.pipeline import Pipeline, eventually, worlds
+from tests.integration.pipeline import Pipeline, eventually, living_run, worlds
 from tests.stores import clickhouse
 from tests.worker.sinks.destinations import ClickHouseDestination
 
@@ -51,8 +51,9 @@ def test_two_workers_fill_it_and_it_is_verified_promoted_read_anew_and_dropped(
     assert {row[2] for row in warehouse.query("SELECT id, _offset, _generation FROM trace_run")} == {2}
     for worker in workers:
         assert worker.stop() == 0
-    pipeline.publish(worlds([144]))
-    eventually(lambda: ("run", "run-144-0") in warehouse.records(), "the new generation goes on in place")
+    more = worlds([144])
+    pipeline.publish(more)
+    eventually(lambda: ("run", living_run(more)) in warehouse.records(), "the new generation goes on in place")
     code, out, err = commands.run("drop", "1")
     assert (code, "rows of export warehouse" in out) == (0, True), err
     assert new.stop() == 0

@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
 from tests.brokers.broker import Broker
 from tests.integration.commands import Commands
-from tests.integration.pipeline import Pipeline, WorkerProcess, duckdb_records, eventually, worlds
+from tests.integration.pipeline import Pipeline, WorkerProcess, duckdb_records, eventually, living_run, worlds
 from tests.integration.test_dead_letter_commands import delete_before
 from tests.integration.test_erase import run_ids
 from tests.integration.test_worker import assert_same_as_file_mode, run_until_it_ends
@@ -151,7 +151,7 @@ def _goes_on_in_place(pipeline: Pipeline, new: WorkerProcess, old: WorkerProcess
     """What is published now shows in place of the old rows; the old worker keeps its own out of sight."""
     more = worlds([116])
     pipeline.publish(more)
-    run_id = "run-116-0"
+    run_id = living_run(more)
     eventually(lambda: run_id in run_ids(pipeline), "the new worker writes in place")
     assert duckdb_moment(pipeline) == "new"
     aside = pipeline.duckdb_path.with_name("plain.duckdb.g1")
