@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Collection, Iterator
 from typing import Any, Final, Protocol
 
-from worker.sink import SINKS
+from worker.sink import SINKS, SinkBusy, SinkFailed, SinkRefused
 
 Record = dict[str, Any]
 
@@ -46,6 +46,31 @@ class RecordReader(Protocol):
         costs are given, because only all of them together tell which count. Raises ``RecordsUnreadable``.
         """
         ...
+
+
+def records_of_server(
+    name: str, rows: Iterator[Record], driver_errors: tuple[type[Exception], ...]
+) -> Iterator[Record]:
+    """Yield the records that a server gives, and tell what goes wrong meanwhile as ``RecordsUnreadable``.
+
+    ``name`` is what to call the place. A driver's errors repeat values, so only their class is told.
+    """
+    while True:
+        # The driver's error must not be the context of ours either.
+        failure = None
+        try:
+            record = next(rows, None)
+        except SinkRefused as error:
+            raise RecordsUnreadable(str(error), is_usage=True) from None
+        except (SinkBusy, SinkFailed) as error:
+            raise RecordsUnreadable(str(error)) from None
+        except driver_errors as error:
+            record, failure = None, type(error).__name__
+        if failure is not None:
+            raise RecordsUnreadable(f"reading {name} failed ({failure})")
+        if record is None:
+            return
+        yield record
 
 
 def is_sink_url(place: str) -> bool:

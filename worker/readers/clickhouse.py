@@ -11,8 +11,8 @@ from projections.decode import decode_json
 from projections.text import storable_text
 from worker.clickhouse_place import SCHEMA_VERSION, Place, place_of, read_meta
 from worker.clickhouse_server import connected, told
-from worker.record_reader import Record, RecordsUnreadable
-from worker.sink import SinkBusy, SinkFailed, SinkRefused
+from worker.record_reader import Record, RecordsUnreadable, records_of_server
+from worker.sink import SinkRefused
 from worker.sink_columns import COLUMNS
 
 _OF_RUN: Final = """
@@ -32,22 +32,7 @@ class ClickHouseReader:
 
     def read(self, kinds: Collection[str], run_id: str | None = None) -> Iterator[Record]:
         rows = _rows(self._place, [kind for kind in COLUMNS if kind in kinds], run_id)
-        while True:
-            # The driver's errors repeat values, so theirs is not the context of ours.
-            failure = None
-            try:
-                record = next(rows, None)
-            except SinkRefused as error:
-                raise RecordsUnreadable(str(error), is_usage=True) from None
-            except (SinkBusy, SinkFailed) as error:
-                raise RecordsUnreadable(str(error)) from None
-            except (ClickHouseError, urllib3.exceptions.HTTPError, OSError) as error:
-                record, failure = None, type(error).__name__
-            if failure is not None:
-                raise RecordsUnreadable(f"reading {self._place.name} failed ({failure})")
-            if record is None:
-                return
-            yield record
+        return records_of_server(self._place.name, rows, (ClickHouseError, urllib3.exceptions.HTTPError, OSError))
 
 
 def _rows(place: Place, kinds: Collection[str], run_id: str | None) -> Iterator[Record]:

@@ -9,8 +9,8 @@ from psycopg import sql
 from projections.decode import decode_json
 from projections.text import storable_text
 from worker.postgresql_place import Connection, Place, connect, place_of, read_meta
-from worker.record_reader import Record, RecordsUnreadable
-from worker.sink import SinkFailed, SinkRefused
+from worker.record_reader import Record, RecordsUnreadable, records_of_server
+from worker.sink import SinkRefused
 from worker.sink_columns import COLUMNS
 from worker.sinks.postgresql import SCHEMA_VERSION
 
@@ -29,22 +29,7 @@ class PostgreSQLReader:
 
     def read(self, kinds: Collection[str], run_id: str | None = None) -> Iterator[Record]:
         rows = _rows(self._place, [kind for kind in COLUMNS if kind in kinds], run_id)
-        while True:
-            # The driver's errors repeat values, so theirs is not the context of ours.
-            failure = None
-            try:
-                record = next(rows, None)
-            except SinkRefused as error:
-                raise RecordsUnreadable(str(error), is_usage=True) from None
-            except SinkFailed as error:
-                raise RecordsUnreadable(str(error)) from None
-            except psycopg.Error as error:
-                record, failure = None, type(error).__name__
-            if failure is not None:
-                raise RecordsUnreadable(f"reading {self._place.name} failed ({failure})")
-            if record is None:
-                return
-            yield record
+        return records_of_server(self._place.name, rows, (psycopg.Error,))
 
 
 def _rows(place: Place, kinds: Collection[str], run_id: str | None) -> Iterator[Record]:
