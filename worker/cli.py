@@ -3,18 +3,21 @@
 Exit codes: 0 done, 1 failed or with dead letters, 2 wrong usage or wrong settings, 130 interrupted.
 """
 
-import importlib.metadata
+import importlib
 import logging
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from worker.settings import Settings, load_settings
-from worker.settings_sections import SettingsError
+if TYPE_CHECKING:
+    # Settings take longer to load than all the rest of a command that needs none.
+    from worker.settings import Settings
+    from worker.settings_sections import SettingsError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -36,29 +39,51 @@ class Invocation(NamedTuple):
     config: Path | None
     debug: bool
 
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
         """Read the settings this invocation asked for."""
+        from worker.settings import load_settings  # noqa: PLC0415
+
         return load_settings(self.config)
 
 
+class LazyCommand(NamedTuple):
+    """Where a command is to be imported from, and what the list of commands says of it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
 class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported only when one of them is used or listed."""
+    """A group whose commands live in modules that are imported only when one of them is used; listing imports none."""
 
-    modules: dict[str, tuple[str, str]]
-
-    def __init__(self, *args: Any, modules: dict[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lazy: dict[str, LazyCommand] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.modules = modules or {}
+        self.lazy = lazy or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self.modules})
+        return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.modules:
-            module, attribute = self.modules[cmd_name]
+        if cmd_name in self.lazy:
+            module, attribute, _summary = self.lazy[cmd_name]
             command: click.Command = getattr(importlib.import_module(module), attribute)
             return command
         return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by their summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command by the table, and everything else as any command does."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=self._summary(name)) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _summary(self, name: str) -> str:
+        return self.lazy[name].summary if name in self.lazy else self.commands[name].get_short_help_str()
 
 
 _EPILOG = """\b
@@ -71,39 +96,83 @@ Examples:
 """
 
 
+_COMMANDS: Final = {
+    "config": LazyCommand(
+        "worker.commands.config", "config_command", "Print the effective settings as TOML, secrets masked."
+    ),
+    "dead-letters": LazyCommand(
+        "worker.commands.dead_letters",
+        "dead_letters_group",
+        "List, show, count and redrive what could not be projected.",
+    ),
+    "demo": LazyCommand(
+        "worker.commands.demo", "demo_command", "Run it all here: a broker, sample runs, a worker, traces."
+    ),
+    "doctor": LazyCommand(
+        "worker.commands.doctor", "doctor_command", "Find what is wrong with an installation, and how to mend it."
+    ),
+    "drop": LazyCommand("worker.commands.generations", "drop_command", "Remove a generation that does not serve."),
+    "erase": LazyCommand("worker.commands.erase", "erase_command", "Erase a run or a conversation, for good."),
+    "explain": LazyCommand(
+        "worker.commands.explain", "explain_command", "Print which messages made a record, or why there is none."
+    ),
+    "export": LazyCommand(
+        "worker.commands.export", "export_group", "Look after the sinks of exports, and export to files."
+    ),
+    "generations": LazyCommand(
+        "worker.commands.generations", "generations_group", "List the generations, and which one serves."
+    ),
+    "harnesses": LazyCommand(
+        "worker.commands.harnesses", "harnesses_command", "Show which transcripts are on this machine."
+    ),
+    "ledger": LazyCommand("worker.commands.ledger", "ledger_group", "Look at execution ledgers."),
+    "open": LazyCommand("worker.commands.open", "open_command", "Open the timeline of a run, or the list of runs."),
+    "price": LazyCommand(
+        "worker.commands.price", "price_command", "Print what a model costs at a time, in US dollars."
+    ),
+    "privacy": LazyCommand(
+        "worker.commands.privacy", "privacy_command", "Say what becomes of every field of every record in an export."
+    ),
+    "project": LazyCommand("worker.commands.project", "project_command", "Project files into a sink, without Kafka."),
+    "promote": LazyCommand(
+        "worker.commands.generations", "promote_command", "Let readers see the records of another generation."
+    ),
+    "rebuild": LazyCommand(
+        "worker.commands.generations", "rebuild_command", "Make all records anew, as the next generation."
+    ),
+    "replay": LazyCommand(
+        "worker.commands.replay", "replay_command", "Project source messages again, in this generation."
+    ),
+    "report": LazyCommand(
+        "worker.commands.report", "report_command", "Write the timeline of one run as one HTML file."
+    ),
+    "schema": LazyCommand(
+        "worker.commands.schema", "schema_command", "Print a JSON Schema (2020-12), or the names there are."
+    ),
+    "ship": LazyCommand("worker.commands.ship", "ship_command", "Ship transcript files into the transcripts topic."),
+    "start": LazyCommand("worker.commands.worker", "start_command", "Run the worker (another name for `worker`)."),
+    "status": LazyCommand(
+        "worker.commands.status", "status_command", "Show per role and partition what is done and what lags."
+    ),
+    "timeline": LazyCommand(
+        "worker.commands.reports", "timeline_command", "Show the attempts, calls, gates and spend of one run."
+    ),
+    "topics": LazyCommand("worker.commands.worker", "topics_group", "Create the topics that the worker needs."),
+    "usage": LazyCommand(
+        "worker.commands.reports", "usage_command", "Sum up tokens, money and calls by day, model, source or run."
+    ),
+    "verify": LazyCommand(
+        "worker.commands.verify", "verify_command", "Compare the records of generations, or an export's sink."
+    ),
+    "worker": LazyCommand("worker.commands.worker", "worker_command", "Run the worker: all roles, or those given."),
+}
+"""By name, every command but the few that are at home here."""
+
+
 @click.group(
     cls=LazyGroup,
     epilog=_EPILOG,
-    modules={
-        "config": ("worker.commands.config", "config_command"),
-        "dead-letters": ("worker.commands.dead_letters", "dead_letters_group"),
-        "demo": ("worker.commands.demo", "demo_command"),
-        "doctor": ("worker.commands.doctor", "doctor_command"),
-        "drop": ("worker.commands.generations", "drop_command"),
-        "erase": ("worker.commands.erase", "erase_command"),
-        "explain": ("worker.commands.explain", "explain_command"),
-        "export": ("worker.commands.export", "export_group"),
-        "generations": ("worker.commands.generations", "generations_group"),
-        "harnesses": ("worker.commands.harnesses", "harnesses_command"),
-        "ledger": ("worker.commands.ledger", "ledger_group"),
-        "open": ("worker.commands.open", "open_command"),
-        "price": ("worker.commands.price", "price_command"),
-        "privacy": ("worker.commands.privacy", "privacy_command"),
-        "project": ("worker.commands.project", "project_command"),
-        "promote": ("worker.commands.generations", "promote_command"),
-        "rebuild": ("worker.commands.generations", "rebuild_command"),
-        "replay": ("worker.commands.replay", "replay_command"),
-        "report": ("worker.commands.report", "report_command"),
-        "schema": ("worker.commands.schema", "schema_command"),
-        "ship": ("worker.commands.ship", "ship_command"),
-        "start": ("worker.commands.worker", "start_command"),
-        "status": ("worker.commands.status", "status_command"),
-        "timeline": ("worker.commands.reports", "timeline_command"),
-        "topics": ("worker.commands.worker", "topics_group"),
-        "usage": ("worker.commands.reports", "usage_command"),
-        "verify": ("worker.commands.verify", "verify_command"),
-        "worker": ("worker.commands.worker", "worker_command"),
-    },
+    lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
@@ -122,6 +191,8 @@ def cli(context: click.Context, config: Path | None, *, debug: bool) -> None:
 @cli.command("version")
 def version_command() -> None:
     """Print the version."""
+    import importlib.metadata  # noqa: PLC0415  (reads mail headers, and loads what that takes)
+
     try:
         version = importlib.metadata.version(PROGRAM)
     except importlib.metadata.PackageNotFoundError:
@@ -147,10 +218,6 @@ def run(arguments: list[str]) -> int:
         return EXIT_USAGE
     except click.ClickException as error:
         return _fail(_usage_line(error), error.exit_code, debug=debug)
-    except SettingsError as error:
-        for problem in error.problems[:-1]:
-            click.echo(f"{PROGRAM}: {problem}", err=True)
-        return _fail(error.problems[-1], EXIT_USAGE, debug=debug)
     except CommandFailed as error:
         return _fail(str(error), error.exit_code, debug=debug)
     except (KeyboardInterrupt, click.Abort):
@@ -159,10 +226,21 @@ def run(arguments: list[str]) -> int:
         # The reader of our output went away (`… | head`); Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except _settings_error() as error:
+        for problem in error.problems[:-1]:
+            click.echo(f"{PROGRAM}: {problem}", err=True)
+        return _fail(error.problems[-1], EXIT_USAGE, debug=debug)
     except Exception as error:  # noqa: BLE001  (the last line of defence: a user never sees a bare traceback)
         # Its text may hold anything, content included, so only its type is said.
         return _fail(f"internal error ({type(error).__name__}); run again with --debug", EXIT_FAILED, debug=debug)
     return result if isinstance(result, int) else 0
+
+
+def _settings_error() -> "type[SettingsError]":
+    """Give the error of unusable settings; Python asks for it only when something went wrong."""
+    from worker.settings_sections import SettingsError  # noqa: PLC0415
+
+    return SettingsError
 
 
 def _usage_line(error: click.ClickException) -> str:

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-import duckdb
 import orjson
 
 from worker.sink import APPEND_ONLY, SinkBusy, SinkRefused, split_sink_url
@@ -201,6 +200,8 @@ def _retire(path: Path, kept: Path | None) -> None:
 def _duckdb_policy(path: Path) -> str | None:
     if not path.exists():
         return None
+    import duckdb  # noqa: PLC0415  (takes a while to load, and not every export is to DuckDB)
+
     connection = duckdb.connect(":memory:", config=_CONFIG)
     try:
         quoted = str(path).replace("'", "''")

@@ -45,6 +45,17 @@ def test_a_command_says_what_it_does(path: str) -> None:
             assert parameter.help, f"{path} {parameter.opts[0]} is not explained"
 
 
+def test_the_list_of_commands_says_a_whole_line_of_each_and_loads_none() -> None:
+    code = "import sys; from worker.cli import run; run(['--help']); print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    *lines, loaded = told.splitlines()
+    assert {name for name in loaded.split() if name.startswith("worker")} == {"worker", "worker.cli"}
+    assert "pydantic" not in loaded.split()
+    for name in cli.list_commands(click.Context(cli)):
+        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+        assert line.endswith("."), line
+
+
 @pytest.mark.parametrize("path", [path for path in LEAVES if path != f"{PROGRAM} version"])
 def test_a_command_shows_examples_that_it_takes(path: str) -> None:
     command = LEAVES[path.replace(" start", " worker")]
