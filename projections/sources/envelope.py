@@ -1,11 +1,13 @@
-"""From a Kafka message to an event: plain value, change-capture envelope, or tombstone."""
+"""From a Kafka message to an event: plain value, change-capture envelope, CloudEvent, or tombstone."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from projections.decode import JSON_DEPTH_MAX, decode_json
+from projections.decode import JSON_DEPTH_MAX
 from projections.errors import ProjectionError
+from projections.sources.cloud_events import data_of, is_cloud_event, with_operation
+from projections.sources.frames import decode_framed, is_framed
 from projections.text import is_blank
 
 _CHANGE_OPERATIONS = frozenset({"c", "u", "r", "d"})
@@ -50,10 +52,12 @@ def read_event(
 
     Raises ProjectionError for a value that is not JSON, and for a deletion that names no id.
     """
-    parsed = None if value is None else decode_json(value, limits.depth_max)
+    parsed = None if value is None else decode_framed(value, limits.depth_max)
     if parsed is not None and not isinstance(parsed, Mapping):
         raise ProjectionError("not_an_object")
     row = None if parsed is None else _payload(parsed)
+    if row is not None and "specversion" in row and is_cloud_event(row):
+        row = _carried(row, limits.depth_max)
     if row is None:
         return Event(None, None, *_read_key(key, key_fields, source))
     if not _is_change(row):
@@ -84,6 +88,17 @@ def _payload(parsed: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return payload
 
 
+def _carried(event: Mapping[str, Any], depth_max: int) -> Mapping[str, Any] | None:
+    """Take the row out of a CloudEvent; null data is what a null value is."""
+    data = data_of(event, depth_max)
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
+        raise ProjectionError("not_an_object", "data")
+    row = _payload(data)
+    return None if row is None else with_operation(row, event)
+
+
 def _is_change(row: Mapping[str, Any]) -> bool:
     operation = row.get("op")
     return (
@@ -103,8 +118,8 @@ def _read_key(
         raise ProjectionError("missing_key")
     text: Any
     row: Mapping[str, Any] = {}
-    if key.lstrip()[:1] in (b"{", b'"'):
-        text = decode_json(key)
+    if key.lstrip()[:1] in (b"{", b'"') or is_framed(key):
+        text = decode_framed(key, field="key")
         if isinstance(text, Mapping):
             row = _payload(text) or {}
             text = _id_field(row, key_fields)
