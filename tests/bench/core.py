@@ -8,22 +8,27 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from projections.canonical import encode_record
 from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fold import Change, Fold
 from projections.formats.robota import history_lines
 from projections.privacy import Policy, redact
 from projections.sources import project_message
+from tests.bench.conversations import Texts
+from tests.bench.traffic import CONVERSATIONS, make_traffic, silent_runs
 from tests.worlds.transcripts import line_message, line_messages
-from tests.worlds.world import World
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BATCH = 5_000
+_CALLS = 60
 
 Result = TypeVar("Result")
 
@@ -60,20 +65,31 @@ def robota_workload(message_count: int) -> Workload:
     return Workload("transcripts/robota", [("transcripts", None, value) for value in values])
 
 
-def world_workloads(message_count: int) -> list[Workload]:
-    """Take runs, gates and ledger rows out of generated worlds."""
+def conversation_workload(name: str, message_count: int) -> Workload:
+    """Let one conversation after another be held, with lines as long as real ones."""
+    random, texts, make = Random(0), Texts(0), CONVERSATIONS[name]
+    lines = (
+        (line, conversation.ref.encode())
+        for conversation in iter(lambda: make(random, texts, "host-a"), None)
+        for line in conversation.talk(0.0, _CALLS)
+    )
+    messages = [("transcripts", key, line.value) for line, key in islice(lines, message_count)]
+    return Workload(f"transcripts/{name}", messages)
+
+
+def topic_workloads(message_count: int) -> list[Workload]:
+    """Take runs, gates and ledger rows out of the traffic."""
     topics: dict[str, list[tuple[str, bytes | None, bytes | None]]] = {
         "workflow-runs": [],
         "gate-decisions": [],
         "ledger-changes": [],
     }
-    seed = 0
+    traffic = silent_runs()
     while min(map(len, topics.values())) < message_count // 4:
-        for message in World(seed).messages:
-            if message.topic in topics:
-                topics[message.topic].append((message.topic, message.key, message.value))
-        seed += 1
-    return [Workload(topic, messages) for topic, messages in topics.items()]
+        message = next(traffic)
+        if message.topic in topics:
+            topics[message.topic].append(message)
+    return [Workload(topic, messages[:message_count]) for topic, messages in topics.items()]
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
@@ -124,7 +140,7 @@ def measure(workload: Workload) -> dict[str, float]:
     fold_s, changes = timed(lambda: fold(facts))
     policy = Policy(key="a key of more than thirty-two bytes")
     records = [change.record for change in changes if change.record is not None]
-    redact_s, _ = timed(lambda: [orjson.dumps(redact(orjson.loads(record), policy)) for record in records])
+    redact_s, _ = timed(lambda: [encode_record(redact(orjson.loads(record), policy)) for record in records])
     core_s = project_s + fold_s + redact_s
     return {
         "messages": count,
@@ -140,8 +156,10 @@ def measure(workload: Workload) -> dict[str, float]:
 
 
 def measure_all(message_count: int) -> dict[str, dict[str, float]]:
-    """Measure every transcript format and every other source topic, by name."""
-    names = sorted(path.name for path in (FIXTURES / "transcripts").iterdir())
-    workloads = [transcript_workload(name, message_count) for name in names]
-    workloads += [robota_workload(message_count), *world_workloads(message_count)]
+    """Measure the traffic as a whole, every transcript format and every other source topic, by name."""
+    names = sorted({path.name for path in (FIXTURES / "transcripts").iterdir()} - CONVERSATIONS.keys())
+    workloads = [Workload("traffic", list(make_traffic(message_count)))]
+    workloads += [conversation_workload(name, message_count) for name in CONVERSATIONS]
+    workloads += [transcript_workload(name, message_count) for name in names]
+    workloads += [robota_workload(message_count), *topic_workloads(message_count)]
     return {workload.name: measure(workload) for workload in workloads}

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 _BETWEEN_RUNS_S = 12.0
 _LEASE_UNTIL = "2027-10-01T00:00:00.000Z"
 _FENCE = {"supervisorId": "sup-1", "generation": 1}
-_CONVERSATIONS: dict[str, type[ClaudeCodeConversation | CodexConversation]] = {
+CONVERSATIONS: dict[str, type[ClaudeCodeConversation | CodexConversation]] = {
     "claude-code": ClaudeCodeConversation,
     "codex": CodexConversation,
 }
@@ -58,6 +58,7 @@ class Shape(NamedTuple):
 
 
 SMALL = Shape(steps=("load", "implement", "merge"), calls_median=5, has_retries=False)
+SILENT = Shape(calls=0)
 
 
 def make_traffic(message_count: int, seed: int = 0) -> list[SourceMessage]:
@@ -73,6 +74,11 @@ def traffic(seed: int = 0) -> Iterator[SourceMessage]:
 def small_runs(count: int, seed: int = 0) -> Iterator[SourceMessage]:
     """Give so many runs of one short attempt each."""
     return _interleaved(seed, itertools.repeat(SMALL, count))
+
+
+def silent_runs(seed: int = 0) -> Iterator[SourceMessage]:
+    """Give runs without end whose agents say next to nothing: for the topics that transcripts outnumber."""
+    return _interleaved(seed, itertools.repeat(SILENT))
 
 
 def one_huge_run(calls: int, seed: int = 0, harness: str = "claude-code") -> Iterator[SourceMessage]:
@@ -259,7 +265,7 @@ class _Run:
             resumes = conversation is not None and self._random.random() < 0.5
             if conversation is None or not resumes:
                 harness = self._shape.harness or self._random.choice(_HARNESSES)
-                conversation = _CONVERSATIONS[harness](self._random, self._texts, self._namespace)
+                conversation = CONVERSATIONS[harness](self._random, self._texts, self._namespace)
             yield from self._attempt(step, iteration, attempt, conversation, resumes=resumes, is_failing=is_failing)
             if not is_failing:
                 more = {"agentId": "runner-1", "signal": "done", "output": self._texts.cut(self._random, 500, 50)}
