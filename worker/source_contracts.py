@@ -3,7 +3,7 @@
 A schema asks for what the projection needs and leaves everything else open: unknown fields are ignored and never
 carried along. It is stricter than the projection in places, never looser: what it takes is projected. Beside what it
 says, the projection takes rows as tables hold them (snake_case, JSON columns as text), envelopes with their schema
-beside them, and deletions.
+beside them, CloudEvents whose data is base64, and deletions.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from projections.lifecycle.phases import TRANSITION_KINDS
 from projections.records import record_json_schema
 from projections.records_fields import ConversationRef, Count, Positive, RunId, Sha256, Text1, Time
 from projections.records_models import SCHEMA, GateStatus, Phase, RecoveryKind, RunStatus, StepKind
+from projections.sources.cloud_events import REQUIRED_ATTRIBUTES, SPEC_VERSION
 from projections.sources.gates import POLICY_VERDICTS
 from worker.transcript_contracts import Conversation, Native, TranscriptBytes, TranscriptLine, TranscriptObservation
 
@@ -234,9 +235,26 @@ def _source_schema(source: str) -> dict[str, Any]:
     }
     forms = [row, {"$ref": "#/$defs/Change"}] if source in CHANGED else [row]
     changes = {"Change": change} if source in CHANGED else {}
+    attributes = {name: {"type": "string"} for name in REQUIRED_ATTRIBUTES}
+    event = {
+        "title": "CloudEvent",
+        "description": "The same as the data of a CloudEvent in structured mode.",
+        "type": "object",
+        "properties": {
+            **attributes,
+            "specversion": {"const": SPEC_VERSION},
+            "data": {"anyOf": forms},
+            "data_base64": {"type": "null"},
+        },
+        "required": [*REQUIRED_ATTRIBUTES, "data"],
+    }
+    is_event = {"type": "object", "properties": attributes, "required": list(REQUIRED_ATTRIBUTES)}
     return {
         "$schema": DIALECT,
         "title": source,
-        "anyOf": forms,
-        "$defs": {"Message": message, **changes, **definitions},
+        "anyOf": [*forms, {"$ref": "#/$defs/CloudEvent"}],
+        # An object with all attributes of an event is one, whatever other fields it has.
+        "if": is_event,
+        "then": {"$ref": "#/$defs/CloudEvent"},
+        "$defs": {"Message": message, **changes, "CloudEvent": event, **definitions},
     }

@@ -74,6 +74,37 @@ def test_every_example_message_fits(source: str) -> None:
         assert errors == [], message
 
 
+def as_event(row: Any) -> Any:
+    """Put a row into a CloudEvent."""
+    return {"specversion": "1.0", "id": "e-1", "source": "/ledger", "type": "row", "data": row}
+
+
+@pytest.mark.parametrize("source", CONTRACTS)
+def test_every_example_message_fits_as_the_data_of_a_cloud_event(source: str) -> None:
+    for message in shapes(source):
+        assert list(validator(source).iter_errors(as_event(message))) == []
+        assert is_projected(source, as_event(message))
+
+
+@pytest.mark.parametrize("source", CONTRACTS)
+def test_a_schema_takes_no_event_that_is_not_projected(source: str) -> None:
+    message = shapes(source)[0]
+    event = as_event(message)
+    # A row that has all attributes of an event beside its own fields is an event, and one without data.
+    attributes = {name: value for name, value in event.items() if name != "data"}
+    spoilt = [
+        {**attributes, **message, **dict.fromkeys(("source", "type", "id"), "x")},
+        attributes,
+        {**event, "specversion": "0.3"},
+        {**event, "data": json.dumps(message)},
+        {**event, "data": event},
+        {**event, "data_base64": "e30="},
+    ]
+    for one in spoilt:
+        assert not validator(source).is_valid(one)
+        assert not is_projected(source, one)
+
+
 def variants(message: Any) -> Iterator[tuple[str, Any]]:
     """Give a message with each of its fields missing or wrong, two levels deep."""
     within = [(name, inner) for name, value in message.items() if isinstance(value, dict) for inner in value]
@@ -111,7 +142,7 @@ def shapes(source: str) -> list[Any]:
 @pytest.mark.parametrize("source", CONTRACTS)
 def test_what_a_schema_takes_is_projected(source: str) -> None:
     refused = taken = 0
-    for message in shapes(source):
+    for message in (*shapes(source), as_event(shapes(source)[0])):
         for name, changed in variants(message):
             if validator(source).is_valid(changed):
                 taken += 1
