@@ -54,6 +54,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 lock:  ## pin what pyproject.toml asks for; UPGRADE=1 takes the newest versions
 	$(LOCK) pyproject.toml --all-extras --group dev $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 	$(LOCK) pyproject.toml --extra clickhouse --extra delta --extra otlp --extra parquet --extra postgresql --constraint requirements.lock --output-file deploy/runtime.lock
+	cp requirements.lock tests/bench/peers.lock
+	$(LOCK) pyproject.toml --group peers --output-file tests/bench/peers.lock
 	$(LOCK) --group build --constraint requirements.lock --output-file deploy/build.lock
 
 clean:  ## remove .venv and every cache
