@@ -90,6 +90,8 @@ def _started() -> Server:
     )
     port = _free_port()
     options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": directory, "fsync": "off"}
+    # Row changes can be read out of the log, as change capture reads them.
+    options |= {"wal_level": "logical"}
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in options.items())],
