@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench simulate chaos soak format lock clean
+.PHONY: setup demo test lint bench bench-full simulate chaos soak format lock clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/complete  ## everything, tests included, from nothing but Python 3.11 or later
@@ -32,8 +32,11 @@ lint: setup  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## core and whole worker beside the floor, rows per second into each sink; writes bench.json
+bench: setup  ## how fast it is, beside the floor and in itself; writes bench.json (docs/performance.md)
 	$(BIN)/python -m tests.bench
+
+bench-full: setup  ## the same with all sizes, a million messages among them; takes an hour
+	$(BIN)/python -m tests.bench --full
 
 simulate: setup  ## worlds through storms of faults, one per seed (SEEDS=n), or one with all that happens (SEED=x)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))

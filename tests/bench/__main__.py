@@ -1,4 +1,7 @@
-"""`python -m tests.bench`: how fast core, worker and sinks are; a table for people, bench.json for machines."""
+"""`python -m tests.bench`: how fast core, worker and sinks are; a table for people, bench.json for machines.
+
+docs/performance.md says how to read it. With ``--full`` what grows is measured at its full sizes, which takes an hour.
+"""
 
 import argparse
 import json
@@ -6,32 +9,82 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import core, pipeline, sinks
+from tests.bench import core, freshness, growth, load, pipeline, processes, ready, sinks
 
 Figures = Mapping[str, Mapping[str, float]]
 
-_PARTS: Mapping[str, tuple[Callable[[argparse.Namespace], Figures], str]] = {
-    "core": (lambda arguments: core.measure_all(arguments.messages), "messages per second and core"),
-    "pipeline": (lambda arguments: pipeline.measure_all(arguments.published), "a whole worker beside the floor"),
-    "sinks": (lambda arguments: sinks.measure_all(arguments.rows), "rows per second, and inserts beside DuckDB's"),
+# More do not fit beside each other.
+_COLUMNS_MAX = 10
+# Smaller values, ratios among them, are shown with two digits.
+_FINE_MAX = 100
+
+
+class Sizes(NamedTuple):
+    """How much is measured; of two, what `--full` takes."""
+
+    process_messages: int = 8_000
+    process_counts: tuple[int, ...] = (1, 2)
+    freshness_s: float = 6.0
+    load_messages: int = 50_000
+    growth_records: tuple[int, ...] = (10_000, 40_000, 100_000)
+    growth_calls: int = 20_000
+    growth_runs: int = 1_500
+    starts: int = 3
+
+
+QUICK = Sizes()
+FULL = Sizes(
+    process_messages=50_000,
+    process_counts=(1, 2, 4),
+    freshness_s=60.0,
+    load_messages=1_000_000,
+    growth_records=(10_000, 100_000, 1_000_000),
+    growth_calls=100_000,
+    growth_runs=10_000,
+    starts=10,
+)
+
+_PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, Sizes], Figures], str]] = {
+    "core": (lambda arguments, _: core.measure_all(arguments.messages), "messages per second and core"),
+    "pipeline": (lambda arguments, _: pipeline.measure_all(arguments.published), "a whole worker beside the floor"),
+    "sinks": (lambda arguments, _: sinks.measure_all(arguments.rows), "rows per second, and inserts beside DuckDB's"),
+    "processes": (
+        lambda _, sizes: processes.measure_all(sizes.process_messages, sizes.process_counts),
+        "one worker process and more, on the cores of this machine",
+    ),
+    "freshness": (lambda _, sizes: freshness.measure_all(sizes.freshness_s), "from a message to its row, milliseconds"),
+    "load": (lambda _, sizes: load.measure_all(sizes.load_messages), "memory, replay and restore of one worker"),
+    "growth": (
+        lambda _, sizes: growth.measure_all(sizes.growth_records, sizes.growth_calls, sizes.growth_runs),
+        "what a message costs the more there is",
+    ),
+    "ready": (lambda _, sizes: ready.measure_all(sizes.starts), "from the start of a process to /readyz"),
 }
 
 
 def show(title: str, figures: Figures) -> None:
-    """Print one part: a row per workload, ratios with two digits and everything else without."""
-    columns = list(next(iter(figures.values())))
-    table = Table("workload", *columns, title=title)
-    for name, row in figures.items():
-        table.add_row(name, *(_cell(column, row.get(column)) for column in columns))
+    """Print one part: a row per workload, or, where each row has columns of its own, a line per figure."""
+    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    if len(columns) > _COLUMNS_MAX:
+        table = Table("workload", "figure", "value", title=title)
+        for name, row in figures.items():
+            for column, value in row.items():
+                table.add_row(name, column, _cell(value))
+            table.add_section()
+    else:
+        table = Table("workload", *columns, title=title)
+        for name, row in figures.items():
+            table.add_row(name, *(_cell(row.get(column)) for column in columns))
     Console(width=170).print(table)
 
 
-def _cell(column: str, value: float | None) -> str:
-    return "–" if value is None else f"{value:,.{2 if 'to_' in column else 0}f}"
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.{2 if abs(value) < _FINE_MAX else 0}f}"
 
 
 def main() -> int:
@@ -42,12 +95,13 @@ def main() -> int:
     parser.add_argument("--published", type=int, default=30_000, help="messages through the whole worker (30000)")
     parser.add_argument("--rows", type=int, default=20_000, help="rows per sink (20000)")
     parser.add_argument("--out", type=Path, default=Path("bench.json"), help="where the figures go")
+    parser.add_argument("--full", action="store_true", help="full sizes of what grows; takes an hour")
     arguments = parser.parse_args()
     machine = {"python": sys.version.split()[0], "machine": platform.machine(), "system": platform.platform()}
     measured: dict[str, object] = {"machine": machine}
     for name, (measure, title) in _PARTS.items():
         if arguments.only in (None, name):
-            figures = measure(arguments)
+            figures = measure(arguments, FULL if arguments.full else QUICK)
             show(f"{title}, Python {machine['python']}", figures)
             measured[name] = figures
     arguments.out.write_text(json.dumps(measured, indent=2) + "\n")

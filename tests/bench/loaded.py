@@ -1,0 +1,58 @@
+"""A worker that has read so many messages, its state on disk: what replay, restore and memory are measured on.
+
+Everything is published before the worker starts, so that making the messages takes nothing from it.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tests.bench.site import Site, cpu_s, one_broker, peak_rss_mib, pid_of, site_on
+from tests.bench.traffic import traffic
+from tests.integration.pipeline import WorkerProcess
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was loaded, by which worker (which still runs), and how fast."""
+
+    site: Site
+    worker: WorkerProcess
+    messages: int
+    facts: int
+    took_s: float
+    cpu_s: float
+
+    @property
+    def messages_per_s(self) -> float:
+        """The speed of the first load, with all roles in one process."""
+        return self.messages / self.took_s
+
+    @property
+    def with_state(self) -> dict[str, str]:
+        """The environment of a worker that keeps its state where this one does."""
+        return {"TRACE_PROJECTOR_STATE_DIR": str(self.site.directory / "state")}
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "messages": self.messages,
+            "facts": self.facts,
+            "messages_per_s": self.messages_per_s,
+            "cpu_us_per_message": self.cpu_s / self.messages * 1e6,
+            "peak_rss_mib": peak_rss_mib(pid_of(self.worker)),
+        }
+
+
+@contextlib.contextmanager
+def loaded(message_count: int) -> Iterator[Load]:
+    """Load so many messages on a broker of its own."""
+    with one_broker() as (cluster, directory), site_on(cluster, directory, "load") as site:
+        count = site.send(islice(traffic(), message_count))
+        worker = site.start("load", TRACE_PROJECTOR_STATE_DIR=str(site.directory / "state"))
+        worker.wait_ready()
+        started = time.perf_counter()
+        took_s = site.wait_done() - started
+        facts = int(worker.total("folded_facts_total"))
+        yield Load(site, worker, count, facts, took_s, cpu_s(pid_of(worker)))
