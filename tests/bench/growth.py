@@ -1,6 +1,7 @@
 """Whether a message costs more the more there is: time and memory of the core alone, along ever longer traffic.
 
-Traffic flows through the projection and one fold in memory, derived facts included, in a process of its own. Along the
+Traffic flows through the projection and one fold, derived facts included, in a process of its own. The fold keeps
+everything in memory, or lets go what has not been touched for long, as a worker does whose state is on disk. Along the
 way windows are compared: the time of a message in them stands beside the bare parsing and printing of the same bytes,
 measured in between, because machines are noisy. A ratio of 1 is flat. Making the traffic is not measured.
 """
@@ -9,6 +10,7 @@ import gc
 import multiprocessing
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -27,16 +29,26 @@ from tests.worlds.world import SourceMessage
 _CHUNK_MESSAGES = 500
 # Of the units of a workload, what one window spans to either side; the first window lets caches warm up.
 _WINDOW_SHARE = 0.15
+# What one of four partitions keeps by the default of limits.state_facts_max.
+FACTS_MAX = 12_500
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
+Shelf = dict[str, dict[bytes, bytes]]
+"""Stands for the disk: by aggregate, the facts as the log holds them."""
+
+
 class Workload(NamedTuple):
-    """Messages, what the size of a state is counted in, and the sizes at which a message's cost is compared."""
+    """Messages, what the size of a state is counted in, and the sizes at which a message's cost is compared.
+
+    ``facts_max`` is how many facts stay in memory, None for all.
+    """
 
     name: str
     messages: Callable[[], Iterable[SourceMessage]]
     kind: str | None
     sizes: Sequence[int]
+    facts_max: int | None = None
 
 
 class Chunk(NamedTuple):
@@ -50,11 +62,14 @@ class Chunk(NamedTuple):
 
 
 def workloads(records: Sequence[int], calls: int, runs: int) -> list[Workload]:
-    """Give the three ways to grow: many records, one conversation without end, many small runs."""
+    """Give the ways to grow: many records, one conversation without end, many small runs."""
+    of_calls, of_runs = [calls // 10, calls // 2, calls * 8 // 10], [runs // 10, runs // 2, runs * 8 // 10]
     return [
         Workload("records", traffic, None, records),
-        Workload("huge_run", lambda: one_huge_run(calls), "call", [calls // 10, calls // 2, calls * 8 // 10]),
-        Workload("small_runs", lambda: small_runs(runs), "run", [runs // 10, runs // 2, runs * 8 // 10]),
+        Workload("records_let_go", traffic, None, records, FACTS_MAX),
+        Workload("huge_run", lambda: one_huge_run(calls), "call", of_calls),
+        Workload("huge_run_let_go", lambda: one_huge_run(calls), "call", of_calls, FACTS_MAX),
+        Workload("small_runs", lambda: small_runs(runs), "run", of_runs),
     ]
 
 
@@ -72,19 +87,17 @@ def measure_all(records: Sequence[int], calls: int, runs: int) -> dict[str, dict
 def measure(index: int, sizes: tuple[Sequence[int], int, int]) -> dict[str, float]:
     """Run one workload and compare its windows."""
     workload = workloads(*sizes)[index]
-    base_bytes = resident_bytes()
     chunks = list(run(workload))
-    windows = {size: window(chunks, size) for size in workload.sizes}
-    first, *later = windows.values()
-    figures: dict[str, float] = {}
-    for size, found in windows.items():
-        figures[f"us_per_message_{size}"] = sum(chunk.cpu_s for chunk in found) / _messages(found) * 1e6
-        figures[f"bytes_per_message_{size}"] = (found[-1].resident_bytes - base_bytes) / _messages_until(chunks, found)
-    for size, found in zip(workload.sizes[1:], later, strict=True):
-        figures[f"growth_{workload.name}_time_{size}"] = _cost(found) / _cost(first)
-        smallest = figures[f"bytes_per_message_{workload.sizes[0]}"]
-        figures[f"growth_{workload.name}_memory_{size}"] = figures[f"bytes_per_message_{size}"] / smallest
-    return figures
+    smallest, *larger = workload.sizes
+    cost = {size: median(chunk.to_floor for chunk in window(chunks, size)) for size in workload.sizes}
+    figures: dict[str, float] = {f"time_to_floor_{size}": value for size, value in cost.items()}
+    figures |= {f"growth_{workload.name}_time_{size}": cost[size] / cost[smallest] for size in larger}
+    if workload.facts_max is None:
+        held = {size: bytes_per_message(chunks, size) for size in workload.sizes}
+        figures |= {f"bytes_per_message_{size}": value for size, value in held.items()}
+        figures |= {f"growth_{workload.name}_memory_{size}": held[size] / held[smallest] for size in larger}
+    spent_s, messages = sum(chunk.cpu_s for chunk in chunks), sum(chunk.messages for chunk in chunks)
+    return {"us_per_message": spent_s / messages * 1e6, "messages": messages, **figures}
 
 
 def window(chunks: Sequence[Chunk], size: int) -> Sequence[Chunk]:
@@ -95,27 +108,26 @@ def window(chunks: Sequence[Chunk], size: int) -> Sequence[Chunk]:
     return found
 
 
-def _cost(chunks: Sequence[Chunk]) -> float:
-    return median(chunk.to_floor for chunk in chunks)
-
-
-def _messages(chunks: Sequence[Chunk]) -> int:
-    return sum(chunk.messages for chunk in chunks)
-
-
-def _messages_until(chunks: Sequence[Chunk], found: Sequence[Chunk]) -> int:
-    return _messages(chunks[: chunks.index(found[-1]) + 1])
+def bytes_per_message(chunks: Sequence[Chunk], size: int) -> float:
+    """Tell what a message adds to what is resident, on the way from half of a size to that size."""
+    half, whole = (next(n for n, chunk in enumerate(chunks) if chunk.size >= at) for at in (size / 2, size))
+    messages = sum(chunk.messages for chunk in chunks[half + 1 : whole + 1])
+    return (chunks[whole].resident_bytes - chunks[half].resident_bytes) / messages
 
 
 def run(workload: Workload) -> Iterator[Chunk]:
     """Project and fold in chunks until the largest size is behind us."""
-    fold, offset, known = Fold(generation=1), 0, set[int]()
+    shelf: Shelf = defaultdict(dict)
+    load = None if workload.facts_max is None else lambda name: [decode_fact(*row) for row in shelf[name].items()]
+    fold, offset, known = Fold(generation=1, load=load), 0, set[int]()
     messages, most = iter(workload.messages()), workload.sizes[-1] * (1 + _WINDOW_SHARE)
     while len(known) < most and (chunk := list(islice(messages, _CHUNK_MESSAGES))):
         floor_s = _floor_s(chunk)
         started = time.process_time()
         facts = [fact for number, message in enumerate(chunk) for fact in _projected(message, offset + number)]
-        changes, offset = _folded(fold, facts, offset)
+        changes, offset = _folded(fold, facts, offset, None if load is None else shelf)
+        if workload.facts_max is not None:
+            fold.let_go(workload.facts_max)
         spent_s = time.process_time() - started
         known |= {hash((change.kind, change.id)) for change in changes if workload.kind in (None, change.kind)}
         yield Chunk(len(known), len(chunk), spent_s / floor_s, spent_s, resident_bytes())
@@ -139,15 +151,25 @@ def _projected(message: SourceMessage, offset: int) -> list[Fact]:
     return [decode_fact(*encode_fact(fact)) for fact in facts]
 
 
-def _folded(fold: Fold, facts: list[Fact], offset: int) -> tuple[list[Change], int]:
+def _folded(fold: Fold, facts: list[Fact], offset: int, shelf: Shelf | None) -> tuple[list[Change], int]:
     """Fold facts and what follows from them; gives the changes and the next offset."""
     changes: list[Change] = []
     while facts:
         result = fold.apply(list(enumerate(facts, offset)))
         offset += len(facts)
         changes += result.changes
+        if shelf is not None:
+            _shelve(shelf, facts, result.superseded)
         facts = list(result.facts)
     return changes, offset
+
+
+def _shelve(shelf: Shelf, facts: Iterable[Fact], superseded: Iterable[bytes]) -> None:
+    for fact in facts:
+        key, value = encode_fact(fact)
+        shelf[fact.aggregate][key] = value
+    for key in superseded:
+        shelf[decode_fact(key, b"null").aggregate].pop(key, None)
 
 
 def resident_bytes() -> int:
