@@ -18,6 +18,9 @@ _CAPITAL = re.compile(r"(?<!^)([A-Z])")
 _SNAKE: dict[str, str] = {}
 _ABSENT = object()
 
+# What Debezium writes where PostgreSQL's log does not hold a large value, because an update left it as it was.
+_UNAVAILABLE = "__debezium_unavailable_value"
+
 
 def snake_case(name: str) -> str:
     """Give the table column of a record field: ``createdAt`` is ``created_at``."""
@@ -78,6 +81,8 @@ class Row:
             return None
         if not isinstance(value, str):
             raise self.refuse(name)
+        if value == _UNAVAILABLE:
+            raise self.refuse(name, "unavailable_value")
         return storable_text(value)
 
     def one_of(self, name: str, allowed: Collection[str]) -> str:
@@ -117,12 +122,16 @@ class Row:
         value = self.json(content) if as_json else self.raw(content)
         if value is None:
             return None
+        if value == _UNAVAILABLE:
+            raise self.refuse(content, "unavailable_value")
         return digest_of_json(value) if as_json or isinstance(value, dict | list) else digest_of_text(value)
 
     def json(self, name: str) -> Any:
         """Read a JSON column: the value itself, or its text (an object, a list, a text in quotes, or null)."""
         value = self.raw(name)
         if not isinstance(value, str) or not (value[:1] in _JSON_STARTS or value == "null"):
+            if value == _UNAVAILABLE:
+                raise self.refuse(name, "unavailable_value")
             return value
         try:
             return decode_json(value.encode())

@@ -49,8 +49,10 @@ def _project_deletion(event: Event) -> list[Fact]:
     if event.key_id is None:
         raise ProjectionError("missing_key")
     aggregate = f"run:{event.key_id}"
-    if event.before is not None and Row(event.before).raw("revision") is not None:
-        return [Fact(aggregate, "deletion", (Row(event.before).count("revision"),), None, event.source)]
+    before = None if event.before is None else Row(event.before)
+    # Change capture that was given the key alone fills other columns with empty texts and zeros.
+    if before is not None and before.raw("revision") is not None and before.raw("status") != "":
+        return [Fact(aggregate, "deletion", (before.count("revision"),), None, event.source)]
     partition, offset = event.source
     return [Fact(aggregate, f"tombstone:{partition}", (offset,), body=True)]
 
