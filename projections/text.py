@@ -31,6 +31,7 @@ _PATTERN_PIECE = re.compile(r"\\.|[\[\].]|[^\\\[\].]+", re.DOTALL)
 _SAFE_COMPONENT = re.compile(r"[A-Za-z0-9\-_.!~*'()]*")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\x00\ufffd\ud800-\udfff]")
+_STORABLE = re.compile("\ufffd([0-9a-f]{4})")
 
 _DATE = (
     r"(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29"
@@ -151,6 +152,11 @@ def storable_text(text: str) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     return f"\ufffd{ord(match[0]):04x}"
+
+
+def text_of_storable(text: str) -> str:
+    """Give back the text of which ``storable_text`` made this one; any other text comes back in some form."""
+    return _STORABLE.sub(lambda match: chr(int(match[1], 16)), text) if "\ufffd" in text else text
 
 
 def storable_json(value: object) -> object:

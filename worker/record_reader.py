@@ -6,11 +6,12 @@ Rules for editing: a sink whose records can be read back is one module under ``w
 
 import importlib
 from collections.abc import Collection, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from worker.sink import SINKS, SinkBusy, SinkFailed, SinkRefused
 
 Record = dict[str, Any]
+Read = TypeVar("Read")
 
 READERS: Final[dict[str, str]] = {
     "clickhouse": "worker.readers.clickhouse:ClickHouseReader",
@@ -48,10 +49,8 @@ class RecordReader(Protocol):
         ...
 
 
-def records_of_server(
-    name: str, rows: Iterator[Record], driver_errors: tuple[type[Exception], ...]
-) -> Iterator[Record]:
-    """Yield the records that a server gives, and tell what goes wrong meanwhile as ``RecordsUnreadable``.
+def read_from_server(name: str, rows: Iterator[Read], driver_errors: tuple[type[Exception], ...]) -> Iterator[Read]:
+    """Yield what a server gives, and tell what goes wrong meanwhile as ``RecordsUnreadable``.
 
     ``name`` is what to call the place. A driver's errors repeat values, so only their class is told.
     """
@@ -59,18 +58,18 @@ def records_of_server(
         # The driver's error must not be the context of ours either.
         failure = None
         try:
-            record = next(rows, None)
+            read = next(rows, None)
         except SinkRefused as error:
             raise RecordsUnreadable(str(error), is_usage=True) from None
         except (SinkBusy, SinkFailed) as error:
             raise RecordsUnreadable(str(error)) from None
         except driver_errors as error:
-            record, failure = None, type(error).__name__
+            read, failure = None, type(error).__name__
         if failure is not None:
             raise RecordsUnreadable(f"reading {name} failed ({failure})")
-        if record is None:
+        if read is None:
             return
-        yield record
+        yield read
 
 
 def is_sink_url(place: str) -> bool:

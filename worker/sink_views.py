@@ -17,27 +17,50 @@ class Dialect(NamedTuple):
     """The seconds from the first time to the second, as a double."""
     total: str
     """The sum of doubles, in the order of the second expression: so its last digit is the same every time."""
+    micros: str
+    """Microseconds since 1970 of a time, as a whole number."""
+    contains: str
+    """Whether the first text holds the second, which is in lower case, whatever the case of the first."""
+    any_order: str
+    """The sum of doubles in whatever order, for what is shown rounded."""
+    parameter: str
+    """How a query names a parameter."""
     any_true: str = "bool_or({})"
     """Whether a condition is true in any row of a window."""
     settings: str = ""
     """What a view says behind its query."""
+    binary: str = ""
+    """What makes texts be ordered by their bytes."""
 
 
 DUCKDB: Final = Dialect(
     utc_day="CAST(make_timestamp(epoch_us({})) AS DATE)",
     seconds="(epoch_us({1}) - epoch_us({0})) / 1e6",
     total="fsum({} ORDER BY {})",
+    micros="epoch_us({})",
+    contains="contains(lower({}), {})",
+    any_order="fsum({})",
+    parameter="${}",
 )
 POSTGRESQL: Final = Dialect(
     utc_day="CAST({} AT TIME ZONE 'UTC' AS DATE)",
     seconds="CAST(extract(epoch FROM {1} - {0}) AS DOUBLE PRECISION)",
     total="sum({} ORDER BY {})",
+    micros="CAST(extract(epoch FROM {}) * 1000000 AS BIGINT)",
+    contains="strpos(lower({}), {}) > 0",
+    any_order="sum({})",
+    parameter="%({})s",
+    binary=' COLLATE "C"',
 )
 CLICKHOUSE: Final = Dialect(
     utc_day="toDate({}, 'UTC')",
     seconds="toFloat64({1} - {0})",
     # ClickHouse has no order within an aggregate, and its sums depend on how the rows were spread over threads.
     total="if(count({0}) = 0, NULL, arrayReduce('sumKahan', arrayMap(p -> p.2, arraySort(groupArray(({1}, {0}))))))",
+    micros="toUnixTimestamp64Micro({})",
+    contains="position(lowerUTF8({}), {}) > 0",
+    any_order="sumKahan({})",
+    parameter="%({})s",
     any_true="max({})",
     # Otherwise count(cost_usd) is that of the sum which has the same name, where there is one.
     settings=" SETTINGS prefer_column_name_to_alias = 1",
@@ -45,17 +68,20 @@ CLICKHOUSE: Final = Dialect(
 
 # The rule of fold_usage, per conversation: deltas supersede snapshots, and in one epoch the conversation's snapshot
 # those of its turns. (Of one response, and of one counter in one epoch, there is one record: its id is made of these.)
-_SPEND: Final = """
-SELECT id AS cost_id, run_id, attempt_id, conversation, spent_at, {day} AS day,
-    model, measurement_kind, input_tokens, output_tokens, cached_input_tokens, cache_write_input_tokens,
-    reasoning_output_tokens, total_tokens, cost_usd, cost_kind, price_basis, price_reason, price_table_version, source
+_COUNTED: Final = """
 FROM (
     SELECT *,
         {has_deltas} OVER (PARTITION BY conversation) AS has_deltas,
         {is_covered} OVER (PARTITION BY conversation, epoch) AS is_covered
-    FROM trace_cost
+    FROM {costs}
 ) AS costs
 WHERE measurement_kind = 'delta' OR (NOT has_deltas AND (scope = 'conversation' OR NOT is_covered))
+"""
+
+_SPEND: Final = """
+SELECT id AS cost_id, run_id, attempt_id, conversation, spent_at, {day} AS day,
+    model, measurement_kind, input_tokens, output_tokens, cached_input_tokens, cache_write_input_tokens,
+    reasoning_output_tokens, total_tokens, cost_usd, cost_kind, price_basis, price_reason, price_table_version, source
 """
 
 _ATTEMPTS: Final = """
@@ -119,17 +145,26 @@ LEFT JOIN spend ON spend.run_id = trace_run.id
 """
 
 
+def counted_costs(dialect: Dialect, costs: str) -> str:
+    """Give FROM and WHERE of the costs that count, out of ``costs``: a table of costs or a query of one, with an alias.
+
+    All costs of a conversation have to be among them.
+    """
+    return _COUNTED.format(
+        costs=costs,
+        has_deltas=dialect.any_true.format("measurement_kind = 'delta'"),
+        is_covered=dialect.any_true.format("coalesce(scope = 'conversation', false)"),
+    )
+
+
 def view_queries(dialect: Dialect) -> dict[str, str]:
     """Give each view's name and query, in the order in which they can be made from the tables of the kinds."""
     known_cost = dialect.total.format("cost_usd", "cost_id")
     duration = dialect.seconds.format("started_at", "completed_at")
     waited = f"CASE WHEN gate_kind = 'human' THEN {dialect.seconds.format('opened_at', 'resolved_at')} END"
     queries = {
-        "trace_spend": _SPEND.format(
-            day=dialect.utc_day.format("spent_at"),
-            has_deltas=dialect.any_true.format("measurement_kind = 'delta'"),
-            is_covered=dialect.any_true.format("coalesce(scope = 'conversation', false)"),
-        ),
+        "trace_spend": _SPEND.rstrip("\n").format(day=dialect.utc_day.format("spent_at"))
+        + counted_costs(dialect, "trace_cost"),
         "trace_attempts": _ATTEMPTS.format(
             waited=dialect.total.format(waited, "id"), known_cost=known_cost, duration=duration
         ),

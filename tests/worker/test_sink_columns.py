@@ -26,6 +26,7 @@ def test_a_storable_copy_is_made_only_of_what_a_database_refuses() -> None:
         "\x01 \\u0001": None,
         "a\x00b": "a\ufffd0000b",
         "cut \ud83d": "cut \ufffdd83d",
+        "mark \ufffd": "mark \ufffdfffd",
     }.items():
         record = {"kind": "run", "error": text}
         copy = storable_copy(record, json.dumps(record, ensure_ascii=text.isascii() or "\ud83d" in text).encode())

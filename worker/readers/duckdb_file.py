@@ -1,7 +1,7 @@
 """The records of a DuckDB file, read from the bytes that stand beside the typed columns."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -10,16 +10,20 @@ import duckdb
 
 from projections.decode import decode_json
 from projections.text import storable_text
+from worker.record_queries import Answered, Row, Tables
 from worker.record_reader import Record, RecordsUnreadable
 from worker.sink_columns import COLUMNS
+from worker.sink_views import DUCKDB
 from worker.sinks.duckdb_file import SCHEMA_VERSION
 
 BUSY_TIMEOUT_S: Final = 15.0
 _BUSY_DELAY_S: Final = 0.05
 _ROWS_PER_FETCH: Final = 10_000
+# What does not fit into so much memory fails by itself, and not the worker beside it.
 _CONFIG: Final[dict[str, Any]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
+    "memory_limit": "1GiB",
     "temp_directory": "",
     "threads": 1,
 }
@@ -37,19 +41,27 @@ class DuckDBReader:
         self._path = Path(location)
 
     def read(self, kinds: Collection[str], run_id: str | None = None) -> Iterator[Record]:
-        if not self._path.is_file():
-            raise RecordsUnreadable(f"there is no file {self._path}", is_usage=True)
         with self._attached() as connection:
-            self._admit(connection)
             for kind in COLUMNS:
                 if kind in kinds:
                     yield from _records(connection, kind, run_id)
 
+    def answer(self, work: Callable[[Tables], Answered]) -> Answered:
+        with self._attached() as connection:
+
+            def ask(query: str, parameters: Mapping[str, Any]) -> list[Row]:
+                return connection.execute(query, dict(parameters)).fetchall()
+
+            return work(Tables({kind: f"trace_{kind}" for kind in COLUMNS}, DUCKDB, ask))
+
     @contextmanager
     def _attached(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        if not self._path.is_file():
+            raise RecordsUnreadable(f"there is no file {self._path}", is_usage=True)
         connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
             self._attach(connection)
+            self._admit(connection)
             yield connection
         except duckdb.Error as error:
             # DuckDB repeats values and keys in its messages.

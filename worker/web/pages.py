@@ -24,7 +24,7 @@ from worker.web.health import Watched
 from worker.web.readings import PagesBusy, Readings
 from worker.web.record_view import view_record
 from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run, runs_url
-from worker.web.run_list import Query, RunIndex, TooManyRecords, select
+from worker.web.run_list import Query, Runs, TooManyRecords
 from worker.web.worker_view import Rates, view_worker
 
 PARAMETER_CHARACTERS_MAX: Final = 4_096
@@ -157,8 +157,8 @@ class RecordPages:
             int(page) if page.isascii() and page.isdigit() and len(page) <= _PAGE_DIGITS_MAX else 1,
         )
 
-        def make(index: RunIndex) -> str:
-            return render("runs.html", self._view, index=index, selection=select(index, query), query=query)
+        def make(runs: Runs) -> str:
+            return render("runs.html", self._view, runs=runs.listed(query), query=query)
 
         return Answer(await self._readings.listing(query, make))
 
@@ -194,8 +194,11 @@ class RecordPages:
 
     async def spend(self, _parameters: Parameters) -> Answer:
         """Sum up tokens and money by day and by model."""
-        index = await self._readings.index()
-        return Answer(render("spend.html", self._view, reports=(index.by_day, index.by_model)))
+
+        def make(runs: Runs) -> str:
+            return render("spend.html", self._view, reports=runs.spending())
+
+        return Answer(await self._readings.listing("spend", make))
 
     async def worker(self, _parameters: Parameters) -> Answer:
         """Show the roles of this worker, what became of the messages it read, and dead letters by reason."""

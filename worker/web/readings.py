@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from worker.record_queries import QueryReader
 from worker.record_reader import Record, RecordReader
-from worker.web.run_list import RECORD_KINDS_READ, RunIndex, TooManyRecords, build_index
+from worker.web.run_list import RECORD_KINDS_READ, Runs, TooManyRecords, build_index
+from worker.web.run_queries import QueriedRuns
 
 RUN_RECORDS_MAX: Final = 50_000
 INDEX_RECORDS_MAX: Final = 200_000
@@ -36,34 +38,37 @@ class Readings:
         # One thread for the list and one for the rest: a great list does not keep a run from being shown.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pages")
         self._is_closed = False
-        self._index: RunIndex | None = None
+        self._runs: Runs | None = None
         self._fresh_until = 0.0
 
-    async def index(self) -> RunIndex:
-        """Give the list of runs, some seconds old; the one before if the next takes too long to make.
+    async def runs(self) -> Runs:
+        """Give all runs, some seconds old; those before if it takes too long to read the next.
 
         Raises RecordsUnreadable, TooManyRecords and PagesBusy, as ``run`` does.
         """
-        if self._index is not None and time.monotonic() < self._fresh_until:
-            return self._index
+        if self._runs is not None and time.monotonic() < self._fresh_until:
+            return self._runs
         try:
-            return await self._wait_for("index", self._make_index)
+            return await self._wait_for("runs", self._look)
         except PagesBusy:
-            if self._index is None:
+            if self._runs is None:
                 raise
-            return self._index
+            return self._runs
 
-    def _make_index(self) -> RunIndex:
+    def _look(self) -> Runs:
+        if isinstance(self._reader, QueryReader):
+            # It is asked anew for each page, and no record is read.
+            return QueriedRuns(self._reader)
         started = time.monotonic()
-        index = build_index(self._read(RECORD_KINDS_READ), INDEX_RECORDS_MAX)
+        runs = build_index(self._read(RECORD_KINDS_READ), INDEX_RECORDS_MAX)
         took_s = time.monotonic() - started
-        self._index, self._fresh_until = index, time.monotonic() + max(FRESH_S, FRESH_SHARE * took_s)
-        return index
+        self._runs, self._fresh_until = runs, time.monotonic() + max(FRESH_S, FRESH_SHARE * took_s)
+        return runs
 
-    async def listing(self, key: Hashable, make: Callable[[RunIndex], Made]) -> Made:
-        """Make a page of the list of runs, which may be long."""
-        index = await self.index()
-        return await self._wait_for(("list", key), lambda: make(index))
+    async def listing(self, key: Hashable, make: Callable[[Runs], Made]) -> Made:
+        """Make a page about all runs."""
+        runs = await self.runs()
+        return await self._wait_for(("list", key), lambda: make(runs))
 
     async def run(self, page: str, run_id: str, make: Callable[[list[Record]], Made]) -> Made:
         """Make a page of all records of one run, and the costs that its conversations have in others."""

@@ -1,16 +1,22 @@
-"""The runs of an export and what they spent, for the pages that list them."""
+"""The runs of an export and what they spent, for the pages that list them; and how they are got from plain files.
+
+A destination that answers queries lists its runs itself (``run_queries``); of one that does not all records are read,
+up to a limit.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, Protocol
 
 from projections.reports.spend import Moment, Record, Usage, moment_of
 from projections.reports.usage_report import UsageReport, UsageRow, usage_reports
 
 RECORD_KINDS_READ: Final = ("run", "attempt", "gate", "cost")
 ROWS_PER_PAGE: Final = 50
-WORKFLOWS_MAX: Final = 200
+CHOICES_MAX: Final = 200
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT_OF_COST: Final = ("kind", "id", "runId", "at", "conversation", "measurement")
 
 
@@ -19,30 +25,17 @@ class TooManyRecords(Exception):  # noqa: N818  (a state of the destination, not
 
 
 class RunRow(NamedTuple):
-    """One run. ``at`` is the earliest time known; ``usage`` is None when it has no cost."""
+    """One run. ``at`` is the earliest time known, in UTC to the second; ``usage`` is None when it has no cost."""
 
     run_id: str
     workflow: str | None
     status: str | None
-    at: str
+    at: str | None
     duration_s: float | None
     attempts: int
     retries: int
     open_gates: int
     usage: Usage | None
-
-
-class RunIndex(NamedTuple):
-    """All runs, the newest first, their statuses and workflows, and what they spent by day (UTC) and by model.
-
-    Of workflows there are so many as can be chosen from; a text finds the others.
-    """
-
-    rows: tuple[RunRow, ...]
-    statuses: tuple[str, ...]
-    workflows: tuple[str, ...]
-    by_day: UsageReport
-    by_model: UsageReport
 
 
 class Query(NamedTuple):
@@ -57,13 +50,70 @@ class Query(NamedTuple):
     page: int = 1
 
 
-class Selection(NamedTuple):
-    """A page of the runs that a query finds."""
+class RunPage(NamedTuple):
+    """A page of the runs that a query finds, the newest first; how many that are, and how many there are at all.
+
+    Of statuses and workflows there are so many as can be chosen from; a text finds the others.
+    """
 
     rows: Sequence[RunRow]
     found: int
+    total: int
     page: int
     pages: int
+    statuses: Sequence[str]
+    workflows: Sequence[str]
+
+
+class Spending(NamedTuple):
+    """What all runs spent by day (UTC) and by model, of models the greatest first."""
+
+    by_day: UsageReport
+    by_model: UsageReport
+
+
+class Runs(Protocol):
+    """The runs of an export, and what they spent. Either method raises ``RecordsUnreadable``."""
+
+    def listed(self, query: Query) -> RunPage:
+        """Give the page that a query asks for, or the last one before it."""
+        ...
+
+    def spending(self) -> Spending:
+        """Sum up what was spent."""
+        ...
+
+
+class RunIndex(NamedTuple):
+    """All runs, the newest first, in memory: the runs of a file that answers no queries."""
+
+    rows: tuple[RunRow, ...]
+    statuses: tuple[str, ...]
+    workflows: tuple[str, ...]
+    spent: Spending
+
+    def listed(self, query: Query) -> RunPage:
+        found = _matching(self.rows, query)
+        page, pages = page_of(query.page, len(found))
+        rows = found[(page - 1) * ROWS_PER_PAGE : page * ROWS_PER_PAGE]
+        return RunPage(rows, len(found), len(self.rows), page, pages, self.statuses, self.workflows)
+
+    def spending(self) -> Spending:
+        return self.spent
+
+
+def page_of(asked: int, found: int) -> tuple[int, int]:
+    """Give the number of the page to show, of those that there are, and how many they are."""
+    pages = max(1, -(-found // ROWS_PER_PAGE))
+    return min(max(1, asked), pages), pages
+
+
+def utc_text(seconds: int) -> str | None:
+    """Write a time, given in seconds since 1970, as UTC; None for one that no calendar has."""
+    try:
+        return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+    except OverflowError:
+        return None
 
 
 class _Counts:
@@ -107,27 +157,30 @@ def build_index(records: Iterable[Record], records_max: int) -> RunIndex:
             raise TooManyRecords
     by_run, by_day, by_model = usage_reports(costs, ("run", "day", "model"))
     usage = {row.key: row.usage for row in by_run.rows}
-    rows = [_row(run_id, runs.get(run_id), counts, usage.get(run_id)) for run_id in {**counts.first, **runs}]
-    rows.sort(key=lambda row: row.run_id)
-    rows.sort(key=lambda row: moment_of(row.at), reverse=True)
+    times = counts.first | {run_id: run["at"] for run_id, run in runs.items()}
+    order = sorted(sorted(times), key=lambda run_id: moment_of(times[run_id]), reverse=True)
+    rows = [_row(run_id, times[run_id], runs.get(run_id), counts, usage.get(run_id)) for run_id in order]
     statuses = sorted({row.status for row in rows if row.status})
-    workflows = sorted({row.workflow for row in rows if row.workflow})[:WORKFLOWS_MAX]
-    return RunIndex(tuple(rows), tuple(statuses), tuple(workflows), by_day, _greatest_first(by_model))
+    workflows = sorted({row.workflow for row in rows if row.workflow})
+    spending = Spending(by_day, greatest_first(by_model))
+    return RunIndex(tuple(rows), tuple(statuses[:CHOICES_MAX]), tuple(workflows[:CHOICES_MAX]), spending)
 
 
-def _greatest_first(report: UsageReport) -> UsageReport:
+def greatest_first(report: UsageReport) -> UsageReport:
+    """Order the rows of a report by what was spent."""
+
     def spent(row: UsageRow) -> tuple[float, float]:
         return row.usage.usd.known, row.usage.tokens["input"].known + row.usage.tokens["output"].known
 
     return report._replace(rows=tuple(sorted(report.rows, key=spent, reverse=True)))
 
 
-def _row(run_id: str, run: Record | None, counts: _Counts, usage: Usage | None) -> RunRow:
+def _row(run_id: str, at: str, run: Record | None, counts: _Counts, usage: Usage | None) -> RunRow:
     return RunRow(
         run_id,
         None if run is None else run["workflowName"],
         None if run is None else run["status"],
-        counts.first[run_id] if run is None else run["at"],
+        utc_text(moment_of(at)[0]),
         None if run is None else _duration_s(run),
         counts.attempts[run_id],
         counts.retries[run_id],
@@ -148,8 +201,7 @@ def _fraction(moment: Moment) -> float:
     return float(f"0.{moment[1] or 0}")
 
 
-def select(index: RunIndex, query: Query) -> Selection:
-    """Find the runs of a query and give the page it asks for, or the last."""
+def _matching(rows: Sequence[RunRow], query: Query) -> Sequence[RunRow]:
     text = query.text.strip().casefold()
     tests: list[Callable[[RunRow], bool]] = []
     if query.status:
@@ -158,7 +210,4 @@ def select(index: RunIndex, query: Query) -> Selection:
         tests.append(lambda row: row.workflow == query.workflow)
     if text:
         tests.append(lambda row: text in row.run_id.casefold() or text in (row.workflow or "").casefold())
-    found = [row for row in index.rows if all(test(row) for test in tests)]
-    pages = max(1, -(-len(found) // ROWS_PER_PAGE))
-    page = min(max(1, query.page), pages)
-    return Selection(found[(page - 1) * ROWS_PER_PAGE : page * ROWS_PER_PAGE], len(found), page, pages)
+    return [row for row in rows if all(test(row) for test in tests)] if tests else rows

@@ -9,6 +9,7 @@ import pytest
 from worker.record_reader import Record
 from worker.web import readings
 from worker.web.readings import PagesBusy, Readings
+from worker.web.run_list import Query
 
 RUN = {"kind": "run", "id": "r", "runId": "r", "at": "2026-11-03T10:00:00Z", "workflowName": "w", "status": "failed"}
 
@@ -32,11 +33,11 @@ def test_those_who_ask_at_once_share_a_reading_and_those_soon_after_its_result(m
     async def scene() -> None:
         reader = Reader()
         shared = Readings(reader)
-        asking = [asyncio.create_task(shared.index()) for _ in range(5)]
+        asking = [asyncio.create_task(shared.runs()) for _ in range(5)]
         await asyncio.sleep(0)
         reader.go_on.set()
-        assert {(await asked).rows[0].run_id for asked in asking} == {"r"}
-        await shared.index()
+        assert {(await asked).listed(Query()).rows[0].run_id for asked in asking} == {"r"}
+        await shared.runs()
         assert len(reader.threads) == 1
         assert reader.threads[0].startswith("pages"), "another thread than that of the event loop"
 
@@ -50,8 +51,8 @@ def test_a_list_that_is_no_longer_fresh_is_read_again(monkeypatch: pytest.Monkey
         reader = Reader()
         reader.go_on.set()
         shared = Readings(reader)
-        await shared.index()
-        await shared.index()
+        await shared.runs()
+        await shared.runs()
         assert len(reader.threads) == 2
 
     asyncio.run(scene())
@@ -99,13 +100,13 @@ def test_while_the_next_list_takes_too_long_the_one_before_serves(monkeypatch: p
         reader = Reader()
         reader.go_on.set()
         shared = Readings(reader)
-        first = await shared.index()
+        first = await shared.runs()
         reader.go_on.clear()
         monkeypatch.setattr(readings, "WAIT_S", 0.05)
-        assert await shared.index() is first
+        assert await shared.runs() is first
         monkeypatch.setattr(readings, "WAIT_S", 30)
         reader.go_on.set()
-        assert await shared.index() is not first
+        assert await shared.runs() is not first
 
     asyncio.run(scene())
 
@@ -125,6 +126,6 @@ def test_what_is_being_read_when_the_worker_stops_is_given_up() -> None:
             with pytest.raises(PagesBusy, match="stops"):
                 await asked
         with pytest.raises(PagesBusy, match="stops"):
-            await shared.index()
+            await shared.runs()
 
     asyncio.run(scene())

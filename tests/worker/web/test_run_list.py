@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.projections.reports.cost_records import cost, delta
-from worker.web.run_list import ROWS_PER_PAGE, Query, TooManyRecords, build_index, select
+from worker.web.run_list import ROWS_PER_PAGE, Query, TooManyRecords, build_index
 
 Record = dict[str, Any]
 
@@ -42,8 +42,8 @@ def test_spend_is_counted_once_per_run_day_and_model() -> None:
     usage = index.rows[0].usage
     assert usage is not None
     assert (usage.usd.known, usage.usd.unknown, usage.tokens["input"].known) == (0.5, 1, 5)
-    assert [row.key for row in index.by_day.rows] == ["2026-11-03", "2026-11-04"]
-    assert [row.key for row in index.by_model.rows] == ["m-1", "m-2"], "the greatest first"
+    assert [row.key for row in index.spending().by_day.rows] == ["2026-11-03", "2026-11-04"]
+    assert [row.key for row in index.spending().by_model.rows] == ["m-1", "m-2"], "the greatest first"
 
 
 def test_the_newest_run_is_first_whatever_the_digits_and_offsets_of_its_time() -> None:
@@ -74,19 +74,19 @@ def test_more_records_than_a_page_may_hold_are_refused() -> None:
 def test_a_query_asks_for_status_workflow_and_text_at_once() -> None:
     records = [run_record("Alpha"), run_record("beta", status="failed"), run_record("alphabet", workflowName="fix")]
     index = build_index(records, 100)
-    assert select(index, Query()).found == 3
-    assert [row.run_id for row in select(index, Query(status="failed")).rows] == ["beta"]
-    assert {row.run_id for row in select(index, Query(text=" ALPHA ")).rows} == {"Alpha", "alphabet"}
-    assert [row.run_id for row in select(index, Query(text="alpha", workflow="fix")).rows] == ["alphabet"]
-    assert [row.run_id for row in select(index, Query(text="FIX")).rows] == ["alphabet"], "a workflow's name counts too"
+    assert index.listed(Query()).found == 3
+    assert [row.run_id for row in index.listed(Query(status="failed")).rows] == ["beta"]
+    assert {row.run_id for row in index.listed(Query(text=" ALPHA ")).rows} == {"Alpha", "alphabet"}
+    assert [row.run_id for row in index.listed(Query(text="alpha", workflow="fix")).rows] == ["alphabet"]
+    assert [row.run_id for row in index.listed(Query(text="FIX")).rows] == ["alphabet"], "a workflow's name counts too"
 
 
 @pytest.mark.parametrize(("asked", "given", "rows"), [(-3, 1, ROWS_PER_PAGE), (2, 2, ROWS_PER_PAGE), (99, 3, 1)])
 def test_a_page_that_is_not_there_is_the_nearest_one(asked: int, given: int, rows: int) -> None:
     index = build_index([run_record(f"r{number}") for number in range(2 * ROWS_PER_PAGE + 1)], 1_000)
-    selection = select(index, Query(page=asked))
+    selection = index.listed(Query(page=asked))
     assert (selection.page, selection.pages, len(selection.rows)) == (given, 3, rows)
 
 
 def test_nothing_found_is_one_empty_page() -> None:
-    assert select(build_index([], 10), Query(page=4))[1:] == (0, 1, 1)
+    assert build_index([], 10).listed(Query(page=4)) == ((), 0, 0, 1, 1, (), ())
