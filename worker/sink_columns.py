@@ -162,7 +162,8 @@ PRICING_COLUMNS: Final = ("price_basis", "price_reason", "price_table_version")
 """Text columns of a cost's table beside those of its record: what an export that estimates costs knows of an amount."""
 
 # A record's JSON spells NUL and lone surrogates as escapes, if it holds them at all.
-_UNSTORABLE_ESCAPE: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+_UNSTORABLE_ESCAPE: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F]|[fF]{3}[dD])")
+_MARK: Final = "\ufffd".encode()
 
 
 def storable_copy(record: dict[str, Any], json: bytes) -> bytes | None:
@@ -170,7 +171,8 @@ def storable_copy(record: dict[str, Any], json: bytes) -> bytes | None:
 
     The copy escapes NUL and lone surrogates as ``storable_text`` does; the bytes that are stored stay the record's own.
     """
-    if _UNSTORABLE_ESCAPE.search(json) is None:
+    # What marks an escape is escaped itself, or the column of a key would not hold what the key is asked for by.
+    if _MARK not in json and _UNSTORABLE_ESCAPE.search(json) is None:
         return None
     copy = storable_json(record)
     assert isinstance(copy, dict), "a record is an object"
