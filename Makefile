@@ -32,10 +32,16 @@ lint: setup  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## how fast it is, beside the floor and in itself; writes bench.json (docs/performance.md)
+build/peers/complete: tests/bench/peers.lock .venv/complete
+	@echo "installing the frameworks that the bench measures beside"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/peers
+	@$(BIN)/uv pip install --quiet --python build/peers/bin/python --require-hashes -r tests/bench/peers.lock
+	@touch $@
+
+bench: setup build/peers/complete  ## how fast it is, beside the floor and in itself; writes bench.json (docs/performance.md)
 	$(BIN)/python -m tests.bench
 
-bench-full: setup  ## the same with all sizes, a million messages among them; takes an hour
+bench-full: setup build/peers/complete  ## the same with all sizes, a million messages among them; takes an hour
 	$(BIN)/python -m tests.bench --full
 
 simulate: setup  ## worlds through storms of faults, one per seed (SEEDS=n), or one with all that happens (SEED=x)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import core, freshness, growth, load, pipeline, processes, ready, sinks
+from tests.bench.peers import contest
 
 Figures = Mapping[str, Mapping[str, float]]
 
@@ -27,6 +28,7 @@ _FINE_MAX = 100
 class Sizes(NamedTuple):
     """How much is measured; of two, what `--full` takes."""
 
+    peer_messages: int = 10_000
     process_messages: int = 8_000
     process_counts: tuple[int, ...] = (1, 2)
     freshness_s: float = 6.0
@@ -39,6 +41,7 @@ class Sizes(NamedTuple):
 
 QUICK = Sizes()
 FULL = Sizes(
+    peer_messages=50_000,
     process_messages=50_000,
     process_counts=(1, 2, 4),
     freshness_s=60.0,
@@ -52,6 +55,7 @@ FULL = Sizes(
 _PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, Sizes], Figures], str]] = {
     "core": (lambda arguments, _: core.measure_all(arguments.messages), "messages per second and core"),
     "pipeline": (lambda arguments, _: pipeline.measure_all(arguments.published), "a whole worker beside the floor"),
+    "peers": (lambda _, sizes: contest.measure_all(sizes.peer_messages), "a whole worker beside other frameworks"),
     "sinks": (lambda arguments, _: sinks.measure_all(arguments.rows), "rows per second, and inserts beside DuckDB's"),
     "processes": (
         lambda _, sizes: processes.measure_all(sizes.process_messages, sizes.process_counts),

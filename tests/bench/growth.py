@@ -26,7 +26,7 @@ from projections.sources import project_message
 from tests.bench.traffic import one_huge_run, small_runs, traffic
 from tests.worlds.world import SourceMessage
 
-_CHUNK_MESSAGES = 500
+_CHUNK_MESSAGES = 250
 # Of the units of a workload, what one window spans to either side; the first window lets caches warm up.
 _WINDOW_SHARE = 0.15
 # What one of four partitions keeps by the default of limits.state_facts_max.

@@ -1,0 +1,1 @@
+"""The worker beside Faust, Quix Streams and FastStream: `contest` measures, each framework has a module."""

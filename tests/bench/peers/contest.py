@@ -1,0 +1,101 @@
+"""The worker beside Faust, Quix Streams and FastStream: the same messages, pure functions, sink, topics and broker.
+
+Every contender is one process that commits only what is durable, and every DuckDB file must hold the same rows in the
+end. Each framework's module says how it was used and tuned, and why.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.bench.course import Groups, Run, create_topics, run_course, run_sync
+from tests.bench.pipeline import WorkerSite
+from tests.bench.place import KEY_VARIABLE, OWN_PARTITIONS, SOURCE_PARTITIONS, Place
+from tests.bench.site import one_broker
+from tests.bench.traffic import figures, make_traffic
+from tests.integration.pipeline import KEY, REPOSITORY, duckdb_records
+from tests.worlds.world import SourceMessage
+
+_PYTHON = REPOSITORY / "build" / "peers" / "bin" / "python"
+_STOP_S = 20.0
+
+
+class Peer(NamedTuple):
+    """A framework: its module, and the groups its application is made of."""
+
+    module: str
+    groups: Callable[[Place], Groups]
+
+
+def _one_group(place: Place) -> Groups:
+    topics = place.topics
+    return {place.app_id: [*topics.source_partitions, *topics.fact_partitions, *topics.record_partitions]}
+
+
+def _group_per_hop(place: Place) -> Groups:
+    topics = place.topics
+    return {
+        f"{place.app_id}-project": topics.source_partitions,
+        f"{place.app_id}-fold": topics.fact_partitions,
+        f"{place.app_id}-export": topics.record_partitions,
+    }
+
+
+# Faust is the worker's own dependency, yet runs where the others do.
+PEERS: dict[str, Peer] = {
+    "faust": Peer("tests.bench.peers.faust_app", _one_group),
+    "quix": Peer("tests.bench.peers.quix_app", _one_group),
+    "faststream": Peer("tests.bench.peers.faststream_app", _group_per_hop),
+}
+
+
+def measure_all(
+    message_count: int, warm_up: int = 1_000, names: Sequence[str] = tuple(PEERS)
+) -> dict[str, dict[str, float]]:
+    """Measure the worker and its peers with the same messages on one broker, the worker first."""
+    if not _PYTHON.exists():
+        sys.exit("the frameworks are not installed; run: make build/peers/complete")
+    os.environ[KEY_VARIABLE] = KEY
+    messages = make_traffic(warm_up + message_count)
+    with one_broker() as (cluster, directory):
+        with WorkerSite(cluster, directory, "bench-worker") as site:
+            rows = {"worker": site.run(messages, warm_up).figures()}
+        wanted = duckdb_records(site.place.duckdb_path)
+        for name in names:
+            place = Place.on(cluster.bootstrap_servers, f"bench-{name}", directory)
+            rows[name] = measure(PEERS[name], place, messages, warm_up).figures()
+            assert duckdb_records(place.duckdb_path) == wanted, f"{name} gives other rows than the worker"
+    for name in names:
+        rows["worker"][f"duckdb_to_{name}"] = rows["worker"]["messages_per_s"] / rows[name]["messages_per_s"]
+    rows["worker"] |= {"rows": len(wanted), "bytes_mean": figures(messages)["bytes_mean"]}
+    return rows
+
+
+def measure(peer: Peer, place: Place, messages: Sequence[SourceMessage], warm_up: int) -> Run:
+    """Run one framework's process over the course."""
+    topics = place.topics
+    counts = dict.fromkeys(topics.sources.values(), SOURCE_PARTITIONS)
+    run_sync(create_topics(place.servers, counts | {topics.facts: OWN_PARTITIONS, topics.records: OWN_PARTITIONS}))
+    log_path = place.duckdb_path.with_suffix(".log")
+    command = [str(_PYTHON), "-m", peer.module, place.servers, place.app_id, str(place.duckdb_path)]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=place.duckdb_path.parent,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        return run_course(place, peer.groups(place), process, messages, warm_up, log_path)
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"{peer.module} did not stop when it was asked to\n")
+            process.kill()
+            process.wait()
