@@ -5,6 +5,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PYTEST_ARGS ?=
 BIN := .venv/bin
+# Tests start hundreds of processes. Where somebody's environment says not to keep compiled code, each would compile all.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test lint bench bench-full simulate chaos soak format lock clean
 .DEFAULT_GOAL := setup
