@@ -95,9 +95,9 @@ def program(**environ: str) -> str:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_made_for_the_shells_that_the_readme_names(shell: str) -> None:
+def test_completion_is_made_for_the_shells_that_the_docs_name(shell: str) -> None:
     ask = f"_TRACE_PROJECTOR_COMPLETE={shell}_source"
-    assert ask in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert ask in (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     assert f"_TRACE_PROJECTOR_COMPLETE={shell}_complete" in program(_TRACE_PROJECTOR_COMPLETE=f"{shell}_source")
 
 

@@ -81,7 +81,10 @@ class Destination:
 
 
 class SqlDestination(Destination):
-    """A destination with the tables and views that the README asks its questions of."""
+    """A destination with the tables and views that docs/querying.md asks its questions of."""
+
+    says: ClassVar[dict[str, str]] = {}
+    """What this destination writes in the stead of what the page says, as the page tells it."""
 
     def query(self, sql: str, time_zone: str = "UTC") -> list[tuple[Any, ...]]:
         """Rows as somebody sees them who is in a time zone; JSON as Python values."""
@@ -92,7 +95,9 @@ class SqlDestination(Destination):
         return row
 
     def said(self, question: str) -> str:
-        """A question of the README's in this destination's words, as the README says them."""
+        """A question of the page's in this destination's words."""
+        for theirs, ours in self.says.items():
+            question = question.replace(theirs, ours)
         return question
 
     def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
@@ -156,6 +161,8 @@ class JsonlDestination(Destination):
 
 
 class PostgreSQLDestination(SqlDestination):
+    says: ClassVar[dict[str, str]] = {"record->>'$.measurement.source'": "record::json->'measurement'->>'source'"}
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.server = postgresql.server()
@@ -178,6 +185,11 @@ class PostgreSQLDestination(SqlDestination):
 
 
 class ClickHouseDestination(SqlDestination):
+    says: ClassVar[dict[str, str]] = {
+        "extract(epoch FROM resolved_at - opened_at)": "toFloat64(resolved_at - opened_at)",
+        "record->>'$.measurement.source'": "JSONExtractString(record, 'measurement', 'source')",
+    }
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.server = clickhouse.server()
@@ -186,10 +198,6 @@ class ClickHouseDestination(SqlDestination):
     @property
     def url(self) -> str:
         return self.server.url(self.database)
-
-    def said(self, question: str) -> str:
-        # The README says so beside its questions.
-        return question.replace("extract(epoch FROM resolved_at - opened_at)", "toFloat64(resolved_at - opened_at)")
 
     def rows(self, sql: str, time_zone: str = "UTC") -> list[dict[str, Any]]:
         with self.server.connect(self.database) as client:

@@ -225,14 +225,6 @@ def test_sums_do_not_double_when_everything_is_replayed_in_other_batches(store: 
     assert (store.query(SUMS), store.query(RUN_SUMS)) == before
 
 
-def test_what_it_says_differently_in_one_question_stands_in_the_readme(store: ClickHouseDestination) -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("\n## Questions\n")[2].partition("\n## ")[0]
-    theirs, ours = "extract(epoch FROM resolved_at - opened_at)", "toFloat64(resolved_at - opened_at)"
-    assert store.said(theirs) == ours
-    assert f"write `{ours}` where they say\n`{theirs}`" in section
-
-
 def test_what_is_known_of_a_price_stands_beside_its_cost(store: ClickHouseDestination) -> None:
     cost = next(record for record in DOC_RUN if record["kind"] == "cost")
     store.write([upsert(cost, 1)._replace(pricing=Pricing("unavailable", "model_unknown", "v1"))])
