@@ -46,6 +46,7 @@ from worker.topic_ids import topic_identities
 from worker.topic_scan import BrokerFailed, broker_errors, open_scan
 from worker.topics import StartError, own_topics, prepare_topics
 from worker.web.health import Readiness, add_pages
+from worker.web.letters import Letters
 from worker.web.pages import RecordPages, open_pages
 from worker.web.worker_view import Rates
 
@@ -362,5 +363,5 @@ def make_app(settings: Settings, pipeline: Pipeline, pages: RecordPages | None =
     )
     add_pages(app, pipeline, settings.web_token)
     if pages is not None:
-        pages.add_to(app, pipeline)
+        pages.add_to(app, pipeline, Letters(settings))
     return app

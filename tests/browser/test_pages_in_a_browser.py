@@ -19,18 +19,24 @@ from tests.worker.web.serving import (
     serving,
     settings_of,
 )
+from tests.worker.web.test_letters import Broker, letter
 from worker.cli import run
-from worker.web.render import record_url, run_url
+from worker.dead_letter_tail import LetterTail
+from worker.web.letters import Letters
+from worker.web.render import letters_url, record_url, run_url
 
 TABS_MAX = 60
 CALLS = 10_000
 RUN_PAGE = run_url(DOC_CHANGE)
+LETTERS_PAGE = letters_url(reason="invalid_json", page=2)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    url = database_of(tmp_path_factory.mktemp("browser"), "demo", "example")
-    with serving(settings_of(url)) as address:
+    settings = settings_of(database_of(tmp_path_factory.mktemp("browser"), "demo", "example"))
+    letters = tuple(letter(number, ("runs", "gates")[number % 2]) for number in range(120))
+    broker = Broker(LetterTail(letters, 10_000, 1_000_000))
+    with serving(settings, letters=Letters(settings, broker.read)) as address:
         yield address
 
 
@@ -68,7 +74,7 @@ async def tab_to(page: Page, element_id: str) -> None:
 def test_every_page_fits_and_the_browser_complains_of_none(browse: Browse, demo: str, width: int, dark: bool) -> None:
     async def scene(page: Page) -> None:
         await page.look(width=width, dark=dark)
-        for path in ("/runs", "/runs?status=failed", RUN_PAGE, "/spend", run_url("run-7")):
+        for path in ("/runs", "/runs?status=failed", RUN_PAGE, "/spend", LETTERS_PAGE, run_url("run-7")):
             await page.open(demo + path)
             assert await page.run("document.documentElement.scrollWidth <= window.innerWidth"), path
             background = await page.run("getComputedStyle(document.body).backgroundColor")
@@ -178,7 +184,7 @@ def test_runs_are_filtered_by_typing(browse: Browse, demo: str) -> None:
 def test_whatever_can_be_used_has_a_name(browse: Browse, demo: str) -> None:
     async def scene(page: Page) -> None:
         await page.call("Accessibility.enable")
-        for path in ("/runs", RUN_PAGE, "/spend"):
+        for path in ("/runs", RUN_PAGE, "/spend", LETTERS_PAGE):
             await page.open(demo + path)
             nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]
             usable = [

@@ -1,7 +1,7 @@
-"""The pages that show records (runs, one run's timeline, one record, spend by day and model), and the worker's own.
+"""The pages that show records (runs, one run's timeline, one record, spend), dead letters, and the worker's own.
 
-What they show is what the sink of the export ``web_export`` holds, so it is redacted as that export is. Addresses carry
-ids as parameters: a run's id may hold any character.
+What they show of records is what the sink of the export ``web_export`` holds, so it is redacted as that export is.
+Addresses carry ids as parameters: a run's id may hold any character.
 """
 
 import urllib.parse
@@ -19,8 +19,10 @@ from worker.logs import error_fields
 from worker.record_reader import READERS, Record, RecordsUnreadable, open_reader
 from worker.settings import Settings
 from worker.settings_sections import SettingsError
+from worker.topic_scan import BrokerFailed
 from worker.web.access import CHALLENGE, is_allowed, is_this_machine
 from worker.web.health import Watched
+from worker.web.letters import LetterQuery, Letters, view_letters
 from worker.web.readings import PagesBusy, Readings
 from worker.web.record_view import view_record
 from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run, runs_url
@@ -29,6 +31,10 @@ from worker.web.worker_view import Rates, view_worker
 
 PARAMETER_CHARACTERS_MAX: Final = 4_096
 _PAGE_DIGITS_MAX: Final = 6
+NO_BROKER: Final = (
+    "Dead letters are kept in a topic of Kafka, and these pages were opened without one, over a sink alone. A worker "
+    "with web_export shows them, and so does `trace-projector dead-letters list` with its settings."
+)
 
 Parameters = dict[str, str]
 
@@ -77,14 +83,20 @@ class RecordPages:
         self._view = view
         self._token = token
         self._watched: Working | None = None
+        self._letters: Letters | None = None
 
-    def add_to(self, app: faust.App, watched: Working | None = None) -> None:
-        """Put the pages on an app that has not started yet; with a page of the worker, if there is one to watch."""
+    def add_to(self, app: faust.App, watched: Working | None = None, letters: Letters | None = None) -> None:
+        """Put the pages on an app that has not started yet.
+
+        With a page of the worker, if there is one to watch, and with dead letters, if there is a broker to be asked.
+        """
+        self._letters = letters
         pages: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
             "/runs": self.runs,
             "/run": self.run,
             "/record": self.record,
             "/spend": self.spend,
+            "/dead-letters": self.letters,
         }
         if watched is not None:
             self._watched = watched
@@ -100,6 +112,8 @@ class RecordPages:
 
     async def _close(self, _server: Any) -> None:
         self._readings.close()
+        if self._letters is not None:
+            self._letters.close()
 
     def _guarded(self, page: Callable[[Parameters], Awaitable[Answer]]) -> Any:
         async def answer(web: Any, request: Any) -> Any:
@@ -149,13 +163,8 @@ class RecordPages:
 
     async def runs(self, parameters: Parameters) -> Answer:
         """List runs, the newest first: those of a status, of a workflow, with a text in a name; page by page."""
-        page = parameters.get("page", "")
-        query = Query(
-            parameters.get("status", ""),
-            parameters.get("workflow", ""),
-            parameters.get("text", ""),
-            int(page) if page.isascii() and page.isdigit() and len(page) <= _PAGE_DIGITS_MAX else 1,
-        )
+        status, workflow, text = (parameters.get(name, "") for name in ("status", "workflow", "text"))
+        query = Query(status, workflow, text, _page(parameters))
 
         def make(runs: Runs) -> str:
             return render("runs.html", self._view, runs=runs.listed(query), query=query)
@@ -200,6 +209,19 @@ class RecordPages:
 
         return Answer(await self._readings.listing("spend", make))
 
+    async def letters(self, parameters: Parameters) -> Answer:
+        """List the newest dead letters, counted by reason and by topic, and say how to project them again."""
+        query = LetterQuery(parameters.get("reason", ""), parameters.get("topic", ""), _page(parameters))
+        if self._letters is None:
+            return Answer(render("letters.html", self._view, problem=NO_BROKER))
+        try:
+            tail = await self._letters.tail()
+        except BrokerFailed as error:
+            html = render("letters.html", self._view, problem=f"{error}.")
+            return Answer(html, HTTPStatus.SERVICE_UNAVAILABLE)
+        page = view_letters(tail, query)
+        return Answer(render("letters.html", self._view, problem=None, letters=page, query=query))
+
     async def worker(self, _parameters: Parameters) -> Answer:
         """Show the roles of this worker, what became of the messages it read, and dead letters by reason."""
         watched = self._watched
@@ -219,6 +241,11 @@ def parameters_of(query: str) -> Parameters:
     except ValueError:
         return {}
     return {name: value for name, value in pairs if len(value) <= PARAMETER_CHARACTERS_MAX}
+
+
+def _page(parameters: Parameters) -> int:
+    page = parameters.get("page", "")
+    return int(page) if page.isascii() and page.isdigit() and len(page) <= _PAGE_DIGITS_MAX else 1
 
 
 def _required(parameters: Parameters, name: str) -> str:

@@ -8,6 +8,8 @@ import base64
 import functools
 import hashlib
 import importlib.resources
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -76,13 +78,29 @@ def record_url(run_id: str, kind: str, record_id: str) -> str:
 
 def runs_url(**query: str | int) -> str:
     """Give the path of a list of runs."""
+    return _list_url("/runs", query)
+
+
+def letters_url(**query: str | int) -> str:
+    """Give the path of a list of dead letters."""
+    return _list_url("/dead-letters", query)
+
+
+def _list_url(path: str, query: Mapping[str, str | int]) -> str:
     wanted = {name: value for name, value in query.items() if value}
-    return "/runs" + (f"?{urlencode(wanted, errors='surrogatepass')}" if wanted else "")
+    return path + (f"?{urlencode(wanted, errors='surrogatepass')}" if wanted else "")
 
 
 def _when(at: str) -> str:
     """Write a time for people, to the second; its digits stay those of the record."""
     return f"{at[:10]} {at[11:19]}"
+
+
+def _moment(timestamp_ms: int) -> str:
+    """Write the time of a message, which may have none, to the second in UTC."""
+    if timestamp_ms < 0:
+        return "–"  # noqa: RUF001  (a dash to be shown)
+    return f"{datetime.fromtimestamp(timestamp_ms // 1_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _usd(usage: Usage | None) -> str:
@@ -106,6 +124,7 @@ def _environment() -> Environment:
         "shown": shown,
         "duration": duration_text,
         "when": _when,
+        "moment": _moment,
         "tone": tone,
         "usd": _usd,
         "tokens": _tokens,
@@ -114,6 +133,7 @@ def _environment() -> Environment:
         "run_url": run_url,
         "record_url": record_url,
         "runs_url": runs_url,
+        "letters_url": letters_url,
         "bar_title": bar_title,
         "bar_took": bar_took,
         "gate_word": gate_word,

@@ -17,6 +17,7 @@ from aiohttp.web import AppRunner, TCPSite
 from worker.cli import run
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
+from worker.web.letters import Letters
 from worker.web.pages import Working, open_pages
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,25 +46,25 @@ def settings_of(url: str, **values: Any) -> Settings:
     return Settings(**{"web_export": "shown", "web_unredacted": True, "exports": (export,), **values})
 
 
-def app_of(settings: Settings, watched: Working | None = None) -> Any:
+def app_of(settings: Settings, watched: Working | None = None, letters: Letters | None = None) -> Any:
     """Make a Faust app that serves the pages and does nothing else; gives its web application."""
     app = faust.App("pages", broker="kafka://127.0.0.1:1", autodiscover=False, web_in_thread=False)
     pages = open_pages(settings)
     assert pages is not None
-    pages.add_to(app, watched)
+    pages.add_to(app, watched, letters)
     web: Any = app.web
     web.init_server()
     return web.web_app
 
 
 @contextmanager
-def serving(settings: Settings, watched: Working | None = None) -> Iterator[str]:
+def serving(settings: Settings, watched: Working | None = None, letters: Letters | None = None) -> Iterator[str]:
     """Serve the pages from a thread, and give the address of the server."""
     started: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
     is_up = threading.Event()
 
     async def serve() -> None:
-        runner = AppRunner(app_of(settings, watched))
+        runner = AppRunner(app_of(settings, watched, letters))
         await runner.setup()
         await TCPSite(runner, "127.0.0.1", 0).start()
         stop = asyncio.Event()
