@@ -4,7 +4,7 @@ import base64
 import contextlib
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from projections.sources import SOURCES, project_message
 from projections.sources.cloud_events import is_cloud_event
 from projections.sources.frames import is_framed
 from tests.worlds.cluster import clean_pass
+from tests.worlds.envelopes import WRAPPINGS, event, event_base64, framed, with_schema
 from tests.worlds.hostile import spoil
 from tests.worlds.messages import CLAUDE, RUN, attempt_of, execution, gate, records, run, transitions
 from tests.worlds.world import SourceMessage, World
@@ -28,34 +29,7 @@ Json = dict[str, Any]
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 SEEDS = st.integers(min_value=0, max_value=100_000)
-ATTRIBUTES = b'"specversion":"1.0","id":"e-1","source":"/ledger","type":"com.example.row","time":"2026-10-01T09:00:00Z"'
 PLACE = (3, 7)
-
-
-def event(value: bytes) -> bytes:
-    return b"{" + ATTRIBUTES + b',"datacontenttype":"application/json","data":' + value + b"}"
-
-
-def event_base64(value: bytes) -> bytes:
-    return b'{"data_base64":"' + base64.b64encode(value) + b'",' + ATTRIBUTES + b',"data":null}'
-
-
-def framed(value: bytes, schema_id: int = 10) -> bytes:
-    return b"\x00" + struct.pack(">I", schema_id) + value
-
-
-def with_schema(value: bytes) -> bytes:
-    return b'{"schema":{"type":"struct"},"payload":' + value + b"}"
-
-
-WRAPPINGS: dict[str, Callable[[bytes], bytes]] = {
-    "cloud event": event,
-    "cloud event with base64": event_base64,
-    "frame": framed,
-    "frame with white space before the text": lambda value: framed(b" \r\n" + value),
-    "cloud event in a frame": lambda value: framed(event(value)),
-    "cloud event with its schema beside it": lambda value: with_schema(event(value)),
-}
 
 
 class Said(NamedTuple):
