@@ -1,6 +1,6 @@
 """The Helm chart: what it renders is committed, fits Kubernetes' schemas, and runs the worker as it wants to be run.
 
-Helm comes in no package of Debian's or Python's, so without it the committed rendering is tested alone. With it:
+Without a Helm on PATH (`.ci/run` builds one) the committed rendering is tested alone. With it:
 
     helm template trace-projector deploy/helm --kube-version 1.30.0 --namespace traces \
         --values deploy/helm/example-values.yaml > deploy/kubernetes/trace-projector.yaml
@@ -19,6 +19,7 @@ import yaml
 
 from worker.settings import Settings, load_settings, variable_names
 from worker.topics import export_group, fold_group, project_group
+from worker.web.pages import open_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm"
@@ -26,13 +27,20 @@ EXAMPLE = CHART / "example-values.yaml"
 RENDERED = (ROOT / "deploy" / "kubernetes" / "trace-projector.yaml").read_text(encoding="utf-8")
 # Kinds that operators bring along, of which Kubernetes has no schema.
 FOREIGN = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
+# What a release without pages has not.
+PAGES = {"Service of pages", "Ingress of pages"}
 SPARE_S = 5.0
 
 Document = dict[str, Any]
 
 
 def by_kind(text: str) -> dict[str, Document]:
-    return {document["kind"]: document for document in yaml.safe_load_all(text) if document}
+    """Give the objects by kind, and what is there for the pages as ``KIND of pages``."""
+    return {
+        document["kind"] + (" of pages" if document["metadata"]["name"].endswith("-web") else ""): document
+        for document in yaml.safe_load_all(text)
+        if document
+    }
 
 
 DOCUMENTS = by_kind(RENDERED)
@@ -42,8 +50,9 @@ POD: Document = DOCUMENTS["StatefulSet"]["spec"]["template"]["spec"]
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("helm")
-    if program is None:
+    if program is None and not os.environ.get("CI"):
         pytest.skip("no helm on PATH")
+    assert program is not None, "a build has to have helm"
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
@@ -66,7 +75,7 @@ def test_the_committed_rendering_is_current() -> None:
 
 def test_without_keda_the_number_of_workers_is_fixed() -> None:
     documents = by_kind(template().stdout)
-    assert documents.keys() == DOCUMENTS.keys() - FOREIGN
+    assert documents.keys() == DOCUMENTS.keys() - FOREIGN - PAGES
     assert documents["StatefulSet"]["spec"]["replicas"] == 2
 
 
@@ -74,6 +83,17 @@ def test_a_grace_that_is_too_short_to_drain_is_refused() -> None:
     done = template("--set", "terminationGraceSeconds=15")
     assert done.returncode != 0
     assert "more than 5 s above shutdownDrainSeconds" in done.stderr
+
+
+def test_pages_without_a_password_are_refused() -> None:
+    done = template("--set", "web.export=analytics")
+    assert done.returncode != 0
+    assert "name a secret with their password in web.tokenSecret" in done.stderr
+
+
+def test_pages_need_no_way_in_from_outside() -> None:
+    documents = by_kind(template("--set", "web.export=analytics,web.tokenSecret=t").stdout)
+    assert documents.keys() & PAGES == {"Service of pages"}
 
 
 def test_roles_are_handed_to_the_worker() -> None:
@@ -123,7 +143,9 @@ def test_probes_ask_the_pages_that_there_are() -> None:
     assert {probe["port"] for probe in probes.values()} == {port["name"]}
 
 
-def test_its_variables_and_its_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Give the settings of a worker in such a pod: the file, and its variables over it."""
     names = [variable["name"] for variable in WORKER["env"] if variable["name"] != "POD_NAME"]
     assert set(names) <= {*variable_names(), "TRACE_PROJECTOR_CONFIG"}
     # A service's variables begin with its name, which may be ours, and unknown settings are refused.
@@ -132,10 +154,37 @@ def test_its_variables_and_its_settings_are_settings(tmp_path: Path, monkeypatch
     (tmp_path / "trace-projector.toml").write_text(text, encoding="utf-8")
     for name in [name for name in os.environ if name.startswith("TRACE_PROJECTOR_")]:
         monkeypatch.delenv(name)
+    for variable in WORKER["env"]:
+        if variable["name"] not in ("POD_NAME", "TRACE_PROJECTOR_CONFIG"):
+            value = variable.get("value", "from a secret").replace("$(POD_NAME)", "trace-projector-0")
+            monkeypatch.setenv(variable["name"], value)
     monkeypatch.setenv("TRACE_PROJECTOR_KAFKA__SASL_PASSWORD", "from a secret")
-    settings = load_settings(tmp_path / "trace-projector.toml")
-    assert [export.name for export in settings.exports] == ["analytics"]
     assert "password" not in tomllib.loads(text)["kafka"]
+    return load_settings(tmp_path / "trace-projector.toml")
+
+
+def test_its_variables_and_its_settings_are_settings(settings: Settings) -> None:
+    assert [export.name for export in settings.exports] == ["analytics"]
+    assert settings.web_host == "0.0.0.0"  # noqa: S104 - the pod's own
+
+
+def test_its_pages_show_a_redacted_export_to_those_who_have_the_password(settings: Settings) -> None:
+    assert open_pages(settings) is not None
+    assert settings.web_export == "analytics"
+    assert settings.export_named("analytics").redact
+    [token] = [variable for variable in WORKER["env"] if variable["name"] == "TRACE_PROJECTOR_WEB_TOKEN"]
+    assert token["valueFrom"] == {"secretKeyRef": {"name": "traces-web", "key": "TRACE_PROJECTOR_WEB_TOKEN"}}
+
+
+def test_the_way_to_the_pages_leads_to_workers_that_are_ready() -> None:
+    service, ingress = DOCUMENTS["Service of pages"], DOCUMENTS["Ingress of pages"]
+    assert "publishNotReadyAddresses" not in service["spec"]
+    [port] = service["spec"]["ports"]
+    assert port["targetPort"] == WORKER["ports"][0]["name"]
+    [rule] = ingress["spec"]["rules"]
+    [path] = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": service["metadata"]["name"], "port": {"name": port["name"]}}
+    assert ingress["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "traces-tls"}]
 
 
 def test_it_scales_by_the_lag_of_groups_that_there_are() -> None:
@@ -156,9 +205,12 @@ def test_whatever_selects_pods_selects_these() -> None:
     labels = DOCUMENTS["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     selectors = [
         DOCUMENTS["Service"]["spec"]["selector"],
+        DOCUMENTS["Service of pages"]["spec"]["selector"],
         *(DOCUMENTS[kind]["spec"]["selector"]["matchLabels"] for kind in ("StatefulSet", "PodDisruptionBudget")),
     ]
     assert all(selector.items() <= labels.items() for selector in selectors)
     [endpoint] = DOCUMENTS["ServiceMonitor"]["spec"]["endpoints"]
     assert (endpoint["path"], endpoint["port"]) == ("/metrics", DOCUMENTS["Service"]["spec"]["ports"][0]["name"])
-    assert DOCUMENTS["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    scraped = DOCUMENTS["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items()
+    services = {name: DOCUMENTS[name]["metadata"]["labels"] for name in ("Service", "Service of pages")}
+    assert [name for name, labels in services.items() if scraped <= labels.items()] == ["Service"], "each worker once"
