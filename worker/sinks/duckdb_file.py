@@ -6,12 +6,13 @@ log, which would be a second file that everybody may read. A change of columns o
 """
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -63,39 +64,38 @@ _TABLES: Final = "\n".join(
 
 _VIEWS: Final = "".join(f"CREATE OR REPLACE VIEW {name} AS {query};" for name, query in view_queries(DUCKDB).items())
 
-_STAGE: Final = """
-CREATE OR REPLACE TEMP TABLE incoming AS
-SELECT unnest(?::VARCHAR[]) AS kind, unnest(?::VARCHAR[]) AS id, unnest(?::BIGINT[]) AS _generation,
-    unnest(?::BIGINT[]) AS _offset, unnest(?::VARCHAR[]) AS record, unnest(?::VARCHAR[]) AS storable,
-    unnest(?::VARCHAR[]) AS price_basis, unnest(?::VARCHAR[]) AS price_reason,
-    unnest(?::VARCHAR[]) AS price_table_version
-"""
 _IS_NEWER: Final = "(incoming._generation, incoming._offset) > ({0}._generation, {0}._offset)"
-_FORGET_DELETIONS: Final = f"""
+# What a batch holds that an equal or a newer deletion has outlived.
+_PASS_OVER_DELETED: Final = f"""
+DELETE FROM incoming USING trace_deletions
+WHERE incoming.record IS NOT NULL AND incoming.kind = trace_deletions.kind AND incoming.id = trace_deletions.id
+    AND NOT {_IS_NEWER.format("trace_deletions")}
+"""  # noqa: S608 - every part is a constant of this module
+_FORGET_DELETIONS: Final = """
 DELETE FROM trace_deletions USING incoming
 WHERE incoming.record IS NOT NULL AND incoming.kind = trace_deletions.kind AND incoming.id = trace_deletions.id
-    AND {_IS_NEWER.format("trace_deletions")}
-"""  # noqa: S608 - every part is a constant of this module
+"""
 
 
-def _typed(columns: Sequence[Column], text: str, rows: str, beside: Sequence[str] = ()) -> str:
-    """SELECT of key, record and typed columns, read from the JSON in ``text`` of ``rows`` (a table with conditions).
-
-    A text that DuckDB's JSON refuses gives NULL in every column. ``beside`` are columns of ``rows`` taken as they are.
-    """
+def _shape(columns: Iterable[Column]) -> str:
+    """What DuckDB is to read out of a record's JSON for these columns: their keys, nested as they are there."""
     shape: dict[str, Any] = {}
     for column in columns:
         level = shape
         for key in column.path[:-1]:
             level = level.setdefault(key, {})
-        level[column.path[-1]] = "VARCHAR" if column.type == "time" else _SQL_TYPES[column.type]
-    values = ", ".join([*(f"{_value(column)} AS {column.name}" for column in columns), *beside])
-    return f"""
-    SELECT id, _generation, _offset, record, {values} FROM (
-        SELECT *, json_transform(CASE WHEN json_valid({text}) THEN {text} END, '{json.dumps(shape)}') AS parsed
-        FROM {rows}
-    )
-    """  # noqa: S608 - every part is a constant of this module
+        read_as = "VARCHAR" if column.type == "time" else _SQL_TYPES[column.type]
+        assert level.setdefault(column.path[-1], read_as) == read_as, "a key is read in one way, whatever the kind"
+    return json.dumps(shape)
+
+
+def _parsed(columns: Iterable[Column], text: str) -> str:
+    """What a text gives for these columns; one that DuckDB's JSON refuses gives NULL in every column."""
+    return f"json_transform(CASE WHEN json_valid({text}) THEN {text} END, '{_shape(columns)}')"
+
+
+def _values(columns: Iterable[Column]) -> str:
+    return ", ".join(f"{_value(column)} AS {column.name}" for column in columns)
 
 
 def _value(column: Column) -> str:
@@ -103,19 +103,35 @@ def _value(column: Column) -> str:
     return f"TRY_CAST({value} AS TIMESTAMPTZ)" if column.type == "time" else value
 
 
+# One shape for the columns of all kinds: planning a statement that reads JSON costs more than running it on a small
+# batch, so there is one such statement a write and not one for each kind.
+_STAGE: Final = f"""
+CREATE OR REPLACE TEMP TABLE incoming AS
+SELECT *, {_parsed(itertools.chain.from_iterable(COLUMNS.values()), "coalesce(storable, record)")} AS parsed FROM (
+    SELECT unnest($kind::VARCHAR[]) AS kind, unnest($id::VARCHAR[]) AS id, unnest($generation::BIGINT[]) AS _generation,
+        unnest($offset::BIGINT[]) AS _offset, unnest($record::VARCHAR[]) AS record,
+        {{beside}}
+)
+"""  # noqa: S608 - every part is a constant of this module
+
+
+def _stage_sql(given: Container[str]) -> str:
+    names = ("storable", *PRICING_COLUMNS)
+    # A list costs as much when all of it is NULL, and most batches have nothing to say in these columns.
+    sources = {name: f"unnest(${name}::VARCHAR[])" if name in given else "NULL::VARCHAR" for name in names}
+    return _STAGE.replace("{beside}", ", ".join(f"{source} AS {name}" for name, source in sources.items()))
+
+
 def _upsert_sql(kind: str) -> str:
     beside = _BESIDE.get(kind, ())
     names = ["_generation", "_offset", "record", *(column.name for column in COLUMNS[kind]), *beside]
-    rows = f"""incoming WHERE kind = '{kind}' AND record IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM trace_deletions
-        WHERE trace_deletions.kind = incoming.kind AND trace_deletions.id = incoming.id
-            AND NOT {_IS_NEWER.format("trace_deletions")}
-    )"""  # noqa: S608 - every part is a constant of this module
     return f"""
-    INSERT INTO trace_{kind} BY NAME {_typed(COLUMNS[kind], "coalesce(storable, record)", rows, beside)}
+    INSERT INTO trace_{kind} BY NAME
+    SELECT {", ".join(["id", "_generation", "_offset", "record", _values(COLUMNS[kind]), *beside])}
+    FROM incoming WHERE kind = '{kind}' AND record IS NOT NULL
     ON CONFLICT (id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in names)}
     WHERE (excluded._generation, excluded._offset) > (trace_{kind}._generation, trace_{kind}._offset)
-    """
+    """  # noqa: S608 - every part is a constant of this module
 
 
 def _delete_sql(kind: str) -> str:
@@ -151,6 +167,8 @@ class DuckDBSink:
         self._policy_digest = policy_digest
         # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
         self._mutex = threading.Lock()
+        # DuckDB itself, without the file: starting it costs more than a small write.
+        self._engine: duckdb.DuckDBPyConnection | None = None
 
     async def open(self) -> bool:
         return await asyncio.to_thread(self._open)
@@ -162,18 +180,20 @@ class DuckDBSink:
             await asyncio.to_thread(self._write, newest)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._wait)
+        await asyncio.to_thread(self._close)
 
-    def _wait(self) -> None:
-        # Between writes nothing is held, so there is nothing to let go of but a write that is still going on.
+    def _close(self) -> None:
+        # Between writes the file is not held, so there is nothing to wait for but a write that is still going on.
         with self._mutex:
-            return
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
 
     def _open(self) -> bool:
         with self._mutex:
             if not self._path.exists():
                 self._create()
-            with _attached(self._path) as connection:
+            with self._attached(self._path) as connection:
                 self._admit(connection)
                 return _is_empty(connection)
 
@@ -183,7 +203,7 @@ class DuckDBSink:
         directory = Path(tempfile.mkdtemp(prefix=".trace-projector-", dir=self._path.parent))
         try:
             fresh = directory / "new.duckdb"
-            with _attached(fresh, may_create=True) as connection:
+            with self._attached(fresh, may_create=True) as connection:
                 connection.execute("BEGIN")
                 connection.execute(_TABLES)
                 connection.execute(_VIEWS)
@@ -218,32 +238,60 @@ class DuckDBSink:
         with self._mutex:
             if not self._path.exists():
                 raise SinkRefused(f"{self._path} is gone; start again, and everything is read into a new file")
-            with _attached(self._path) as connection:
+            with self._attached(self._path) as connection:
                 # Between two writes another file may have been put in this one's place.
                 self._checked_meta(connection)
-                connection.execute(_STAGE, _staged(batch))
+                columns = _staged(batch)
+                connection.execute(_stage_sql(columns), columns)
                 connection.execute("BEGIN")
+                connection.execute(_PASS_OVER_DELETED)
                 for kind in sorted({item.kind for item in batch if item.record is not None}):
                     connection.execute(_UPSERT[kind])
                 connection.execute(_FORGET_DELETIONS)
                 for kind in sorted({item.kind for item in batch if item.record is None}):
                     connection.execute(_DELETE[kind])
                 connection.execute("COMMIT")
+                connection.execute("DROP TABLE incoming")
                 connection.execute("CHECKPOINT sink")
 
+    @contextmanager
+    def _attached(self, path: Path, *, may_create: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Hold a file as the database ``sink`` for a moment; after an error, what was not committed is dropped."""
+        assert may_create or path.exists(), "attaching makes a file that is not there, readable for everybody"
+        engine, self._engine = self._engine, None
+        try:
+            engine = engine or duckdb.connect(":memory:", config=_CONFIG)
+            quoted = str(path).replace("'", "''")
+            engine.execute(f"ATTACH '{quoted}' AS sink (RECOVERY_MODE no_wal_writes)")
+            engine.execute("USE sink")
+            yield engine
+            engine.execute("USE memory")
+            engine.execute("DETACH sink")
+            self._engine = engine
+        except duckdb.Error as error:
+            raise _failure(error, path) from None
+        finally:
+            # Only one that is known to hold nothing is used again.
+            if engine is not None and self._engine is not engine:
+                engine.close()
 
-def _staged(batch: Sequence[Upsert]) -> list[list[Any]]:
+
+def _staged(batch: Sequence[Upsert]) -> dict[str, list[Any]]:
     """Columns of the staging table; lists, because one statement with lists is what DuckDB takes in fastest."""
-    pricing = [item.pricing or _NO_PRICING for item in batch]
-    return [
-        [item.kind for item in batch],
-        [storable_text(item.id) for item in batch],
-        [item.generation for item in batch],
-        [item.offset for item in batch],
-        [None if item.json is None else item.json.decode() for item in batch],
-        [_storable(item) for item in batch],
-        *([row[column] for row in pricing] for column in range(len(PRICING_COLUMNS))),
-    ]
+    columns: dict[str, list[Any]] = {
+        "kind": [item.kind for item in batch],
+        "id": [storable_text(item.id) for item in batch],
+        "generation": [item.generation for item in batch],
+        "offset": [item.offset for item in batch],
+        "record": [None if item.json is None else item.json.decode() for item in batch],
+    }
+    storable = [_storable(item) for item in batch]
+    if any(storable):
+        columns["storable"] = storable
+    if any(item.pricing for item in batch):
+        pricing = [item.pricing or _NO_PRICING for item in batch]
+        columns |= {name: [row[number] for row in pricing] for number, name in enumerate(PRICING_COLUMNS)}
+    return columns
 
 
 def _storable(item: Upsert) -> str | None:
@@ -272,7 +320,9 @@ def _migrate(connection: duckdb.DuckDBPyConnection) -> None:
         if added:
             connection.execute(
                 f"""UPDATE trace_{kind} SET {", ".join(f"{column.name} = filled.{column.name}" for column in added)}
-                FROM ({_typed(added, "record", f"trace_{kind}")}) AS filled
+                FROM (
+                    SELECT id, {_values(added)} FROM (SELECT id, {_parsed(added, "record")} AS parsed FROM trace_{kind})
+                ) AS filled
                 WHERE filled.id = trace_{kind}.id"""  # noqa: S608 - our own names
             )
     for kind, names in _BESIDE.items():
@@ -293,22 +343,6 @@ def _put_in_place(fresh: Path, path: Path) -> None:
     except OSError:
         # Not every file system has links. Renaming would replace a file, but a sink has one writer.
         fresh.rename(path)
-
-
-@contextmanager
-def _attached(path: Path, *, may_create: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Hold the file as the database ``sink`` for a moment; what was not committed is dropped with the connection."""
-    assert may_create or path.exists(), "attaching makes a file that is not there, readable for everybody"
-    connection = duckdb.connect(":memory:", config=_CONFIG)
-    try:
-        quoted = str(path).replace("'", "''")
-        connection.execute(f"ATTACH '{quoted}' AS sink (RECOVERY_MODE no_wal_writes)")
-        connection.execute("USE sink")
-        yield connection
-    except duckdb.Error as error:
-        raise _failure(error, path) from None
-    finally:
-        connection.close()
 
 
 def _failure(error: duckdb.Error, path: Path) -> Exception:
