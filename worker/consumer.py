@@ -231,6 +231,7 @@ class BatchConsumer(Service):
         self._wake.set()
         error = None if task.cancelled() else task.exception()
         if error is None:
+            slot.rest(self._wake.set)
             return
         delay_s = reopen_delay_s(error)
         if delay_s is None:

@@ -1,7 +1,7 @@
 """What a role gives the batch loop: lanes of partitions that are handled, flushed, committed and retried together."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -81,6 +81,10 @@ class Lane(Protocol):
     def stopped_at(self) -> Mapping[TopicPartition, int]:
         """The partitions that are to stand still, and the offset of the first message that was not taken of each."""
 
+    @property
+    def rest_s(self) -> float:
+        """For how long messages gather before the next batch is taken, where that makes it cheaper."""
+
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         """Get ready (restore state, open a sink) and give the offset to read on from for every partition.
 
@@ -130,6 +134,7 @@ class Slot:
     lane: Lane
     task: asyncio.Task[None] | None = None
     is_open: bool = False
+    is_resting: bool = False
     waiting: list[list[Batch]] = field(default_factory=list)
     in_flight_bytes: int = 0
     busy_since: float | None = None
@@ -141,7 +146,7 @@ class Slot:
 
     @property
     def is_ready(self) -> bool:
-        return self.is_open and self.task is None
+        return self.is_open and self.task is None and not self.is_resting
 
     @property
     def running_partitions(self) -> frozenset[TopicPartition]:
@@ -155,6 +160,17 @@ class Slot:
     @property
     def is_working(self) -> bool:
         return self.is_open and self.task is not None and not self.retry_count
+
+    def rest(self, wake: Callable[[], None]) -> None:
+        """Take nothing for as long as the lane wants to rest, then wake whoever waits for it."""
+
+        def end() -> None:
+            self.is_resting = False
+            wake()
+
+        if self.lane.rest_s:
+            self.is_resting = True
+            asyncio.get_running_loop().call_later(self.lane.rest_s, end)
 
 
 async def committed_positions(

@@ -449,6 +449,23 @@ def test_a_producer_that_keeps_failing_is_replaced() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(("rest_s", "committed"), [(60.0, 1), (0.01, 2)])
+def test_messages_gather_while_a_lane_rests(rest_s: float, committed: int) -> None:
+    async def story() -> None:
+        world = World()
+        await world.start(ZERO)
+        world.lane.rest_s = rest_s
+        world.publish(ZERO, b"a")
+        await eventually(lambda: world.committed() == 1)
+        world.publish(ZERO, b"b")
+        await a_while()
+        await eventually(lambda: world.committed() == committed)
+        await world.service.stop()
+        assert world.lane.steps.count("handle") == committed
+
+    run(story)
+
+
 def test_no_more_is_polled_than_may_be_in_flight() -> None:
     async def story() -> None:
         world = World(is_one_lane=False, in_flight_bytes_max=1_000)

@@ -17,10 +17,11 @@ from worker.metrics import Metrics
 from worker.roles import export
 from worker.roles.export import ExportLane
 from worker.settings import Settings
+from worker.settings_sections import LimitSettings
 from worker.sink import SinkBusy, SinkRefused, Upsert
 from worker.topics import own_topics
 
-SETTINGS = Settings(partitions=2)
+SETTINGS = Settings(partitions=2, limits=LimitSettings(batch_messages_max=8))
 RECORDS = TopicPartition(own_topics(SETTINGS).records, 0)
 
 
@@ -34,6 +35,7 @@ class ListSink:
         self.batches: list[Sequence[Upsert]] = []
         self.errors: list[Exception] = []
         self.open_errors: list[Exception] = []
+        self.write_takes_s = 0.0
         self.is_open = False
         self._is_empty = is_empty
 
@@ -47,6 +49,7 @@ class ListSink:
         assert self.is_open
         if self.errors:
             raise self.errors.pop(0)
+        await asyncio.sleep(self.write_takes_s)
         self.batches.append(list(batch))
 
     async def close(self) -> None:
@@ -114,6 +117,23 @@ def test_a_write_that_failed_is_repeated_with_the_same_upserts_before_anything_i
         assert bench.broker.commits == []
         await bench.driver.lane.flush()
         assert [item.id for item in bench.sink.batches[0]] == ["a"]
+
+    run(story())
+
+
+def test_a_sink_rests_as_long_as_its_last_write_took_unless_a_batch_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        bench = Bench(monkeypatch)
+        await bench.driver.open()
+        assert bench.driver.lane.rest_s == 0
+        bench.sink.write_takes_s = 0.05
+        bench.publish("a")
+        await bench.driver.settle_all()
+        assert 0.05 <= bench.driver.lane.rest_s <= export._REST_MAX_S
+        for record_id in ("b", "c", "d", "e"):
+            bench.publish(record_id)
+        await bench.driver.settle_all()
+        assert bench.driver.lane.rest_s == 0
 
     run(story())
 

@@ -1,5 +1,6 @@
 """The export role: records become redacted upserts in one sink; one consumer group per export."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -31,6 +32,8 @@ from worker.sink_switch import can_be_switched
 from worker.topics import export_group, own_topics
 
 _log = structlog.get_logger(__name__)
+
+_REST_MAX_S = 0.5
 
 
 class ExportRole:
@@ -93,6 +96,15 @@ class ExportLane:
         self._letters: BatchWriter | None = None
         self._upserts: list[Upsert] = []
         self._written = 0
+        self._rest_s = 0.0
+
+    @property
+    def rest_s(self) -> float:
+        """As long as the last write took, so that a sink whose writes cost much however small gets fewer of them.
+
+        Not when there is more to write than a batch takes.
+        """
+        return self._rest_s
 
     @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:
@@ -161,14 +173,19 @@ class ExportLane:
     async def flush(self) -> None:
         assert self._letters is not None
         await self._letters.flush()
+        self._rest_s = 0.0
         if not self._upserts:
             return
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
             await self._sink.write(self._upserts)
         except SinkBusy as error:
             raise RetryLater(error.delay_s) from error
         except SinkRefused as error:
             raise StopWorkerError(f"export {self._export}: {error}") from error
+        if len(self._upserts) < self._settings.limits.batch_messages_max // 2:
+            self._rest_s = min(loop.time() - started, _REST_MAX_S)
         self._written += len(self._upserts)
         self._upserts = []
 

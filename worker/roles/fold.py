@@ -138,6 +138,10 @@ class FoldLane:
         return 0 if self._held is None else self._held.fold.facts_held
 
     @property
+    def rest_s(self) -> float:
+        return 0.0
+
+    @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:
         return {}
 

@@ -139,6 +139,10 @@ class ProjectLane:
         self._handled: list[_Handled] = []
 
     @property
+    def rest_s(self) -> float:
+        return 0.0
+
+    @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:
         return {partition: stop.offset for partition, stop in self._dead_letters.stops(self.partitions).items()}
 
