@@ -93,6 +93,17 @@ Examples:
   trace-projector --config trace-projector.toml config
   trace-projector --config trace-projector.toml worker
   trace-projector explain run-7/review --from fixtures/runs/example
+
+\b
+Exit codes:
+  0    done
+  1    failed, or something is wrong with what was looked at
+  2    wrong usage or wrong settings
+  130  interrupted
+
+\b
+Completion, in the start-up file of bash (zsh and fish: zsh_source, fish_source):
+  eval "$(_TRACE_PROJECTOR_COMPLETE=bash_source trace-projector)"
 """
 
 
@@ -157,7 +168,9 @@ _COMMANDS: Final = {
     "timeline": LazyCommand(
         "worker.commands.reports", "timeline_command", "Show the attempts, calls, gates and spend of one run."
     ),
-    "topics": LazyCommand("worker.commands.worker", "topics_group", "Create the topics that the worker needs."),
+    "topics": LazyCommand(
+        "worker.commands.topics", "topics_group", "Create the topics that the worker needs, and check them."
+    ),
     "usage": LazyCommand(
         "worker.commands.reports", "usage_command", "Sum up tokens, money and calls by day, model, source or run."
     ),
@@ -188,16 +201,33 @@ def cli(context: click.Context, config: Path | None, *, debug: bool) -> None:
     context.obj = Invocation(config, debug)
 
 
-@cli.command("version")
-def version_command() -> None:
+@cli.command(
+    "version",
+    epilog="""\b
+Examples:
+  trace-projector version
+  trace-projector version --json
+""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document: the projection's version, too.")
+def version_command(*, as_json: bool) -> None:
     """Print the version."""
     import importlib.metadata  # noqa: PLC0415  (reads mail headers, and loads what that takes)
 
     try:
         version = importlib.metadata.version(PROGRAM)
     except importlib.metadata.PackageNotFoundError:
-        version = "(not installed: run from its source)"
-    click.echo(f"{PROGRAM} {version}")
+        version = None
+    if not as_json:
+        click.echo(f"{PROGRAM} {version or '(not installed: run from its source)'}")
+        return
+    import json  # noqa: PLC0415  (as above)
+    import platform  # noqa: PLC0415
+
+    from projections.version import PROJECTION_VERSION  # noqa: PLC0415
+
+    document = {"program": PROGRAM, "version": version, "projectionVersion": PROJECTION_VERSION}
+    click.echo(json.dumps(document | {"python": platform.python_version()}, indent=2))
 
 
 def main(arguments: list[str] | None = None) -> None:

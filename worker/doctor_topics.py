@@ -8,7 +8,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from worker.doctor_findings import Finding, error, kafka_tool, set_on_topic, warning
 from worker.generation_log import generations_topic
 from worker.settings import Settings
-from worker.topic_scan import TopicScan, broker_errors
+from worker.topic_scan import TopicScan, broker_errors, open_scan
 from worker.topics import own_topics, topic_configs
 
 _REPLICAS_WANTED: Final = 3
@@ -25,6 +25,19 @@ _WHY: Final = {
     "retention.bytes": "what is forgotten comes back with the next generation",
     "retention.ms": "what is forgotten comes back with the next generation",
 }
+
+
+async def examine_topics(settings: Settings) -> tuple[list[Finding], list[str]]:
+    """Connect and check the topics alone; gives what is wrong, the worst first, and which topics there are.
+
+    Raises BrokerFailed.
+    """
+    async with open_scan(settings) as scan:
+        with broker_errors(settings):
+            described: Any = await scan.admin.describe_cluster()
+        states = await topic_states(scan, settings)
+    findings = check_topics(settings, states, len(described["brokers"]))
+    return sorted(findings, key=lambda finding: (finding.severity != "error", finding.about)), sorted(states)
 
 
 class TopicState(NamedTuple):

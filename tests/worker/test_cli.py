@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from projections.version import PROJECTION_VERSION
 from worker.cli import run
 from worker.settings import ENV_PREFIX
 
@@ -71,6 +73,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
         ),
         (["project", str(RUNS / "example"), "--to", "mysql:x", "--no-redact"], "no sink has the scheme 'mysql'"),
         (["project", str(RUNS / "example"), "--to", "traces.db", "--no-redact"], "no sink URL"),
+        (["project", str(RUNS / "example"), "--to", "-", "--no-redact", "--json"], "take one"),
         (["project", str(RUNS / "example"), "--to", "duckdb:", "--no-redact"], "duckdb: needs a path"),
         (["project", str(RUNS / "example"), "--to", f"jsonl:{RUNS}", "--no-redact"], "is a directory"),
         (["project", str(RUNS / "example"), "--to", "jsonl:/no/such/x", "--no-redact"], "/no/such is no directory"),
@@ -158,7 +161,7 @@ def test_every_command_has_help(command: Command, name: str) -> None:
     result = command(*name.split(), "--help")
     assert result.code == 0
     assert result.out.startswith("Usage: trace-projector")
-    assert name == "version" or "Examples:" in result.out
+    assert "Examples:" in result.out
 
 
 def test_no_command_at_all_prints_the_help_and_is_a_usage_error(command: Command) -> None:
@@ -170,6 +173,13 @@ def test_no_command_at_all_prints_the_help_and_is_a_usage_error(command: Command
 def test_version_prints_one_line(command: Command) -> None:
     result = command("version")
     assert (result.code, result.out.startswith("trace-projector ")) == (0, True)
+
+
+def test_version_is_told_with_that_of_the_projection_to_programs(command: Command) -> None:
+    told = json.loads(command("version", "--json").out)
+    assert told["program"] == "trace-projector"
+    assert told["projectionVersion"] == PROJECTION_VERSION
+    assert told["version"] in command("version").out
 
 
 # ------------------------------------------------------------------------------------------------------------- config
@@ -184,7 +194,9 @@ def test_config_prints_the_effective_settings_without_secrets(
     result = command("--config", config, "config")
     assert result.code == 0
     assert 'app_id = "mine"' in result.out
-    assert "ZZSECRETZZ" not in result.out + result.err
+    as_json = command("--config", config, "config", "--json")
+    assert json.loads(as_json.out) == tomllib.loads(result.out)
+    assert "ZZSECRETZZ" not in result.out + result.err + as_json.out + as_json.err
 
 
 # ------------------------------------------------------------------------------------------------------------ project
@@ -212,6 +224,21 @@ def test_project_sums_up_on_standard_error(command: Command) -> None:
         "dead letters  0",
     ]
     assert result.err.splitlines() == expected
+
+
+def test_project_sums_up_for_programs_on_standard_output(command: Command, tmp_path: Path) -> None:
+    bad = tmp_path / "gate-decisions.jsonl"
+    bad.write_text('{"id"\n')
+    result = command("project", RUNS / "demo", bad, "--to", "memory:", "--no-redact", "--json")
+    assert result.code == 1
+    told = json.loads(result.out)
+    assert (sum(told["messages"].values()), told["facts"], told["records"]["attempt"]) == (113, 126, 14)
+    assert told["ignored"]["ledger-changes not_workflow"] == 1
+    assert told["deadLetters"] == {"gate-decisions invalid_json": 1}
+    assert told["refused"] == [{"place": f"{bad}:1", "reason": "invalid_json", "field": None, "partial": False}]
+    assert "amounts" not in told
+    estimated = command("project", RUNS / "demo", "--to", "memory:", "--no-redact", "--json", "--estimate-costs")
+    assert sum(json.loads(estimated.out)["amounts"].values()) == 20
 
 
 def test_held_conversations_are_counted(command: Command) -> None:
@@ -372,6 +399,18 @@ def test_explain_prints_the_messages_of_a_record(command: Command) -> None:
             " (ledger-changes 8, transcripts 3, workflow-runs 1)"
         ),
     ]
+
+
+def test_explain_gives_the_same_as_json(command: Command) -> None:
+    told = json.loads(command("explain", "run-7/review", "--json", "--from", RUNS / "example").out)
+    assert told["messages"] == 13
+    [gate] = told["records"]
+    place = f"{RUNS}/example/gate-decisions.jsonl:1"
+    assert (gate["kind"], gate["isSmallest"]) == ("gate", True)
+    assert gate["madeBy"] == [{"source": "gate-decisions", "place": place}]
+    assert gate["idle"] == {"ledger-changes": 8, "transcripts": 3, "workflow-runs": 1}
+    missing = command("explain", "run-8", "--json", "--from", RUNS / "example")
+    assert (missing.code, json.loads(missing.out)["records"][0]["kind"]) == (1, None)
 
 
 def test_explain_takes_several_places_after_one_option_or_one_each(command: Command) -> None:

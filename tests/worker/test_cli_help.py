@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from worker.cli import PROGRAM, cli
+from worker.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PROGRAM, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 # What stands in an example for something else than one of our commands.
@@ -36,6 +36,29 @@ def examples(command: click.Command) -> list[str]:
     return [line.strip() for line in shown.splitlines() if line.strip().startswith(PROGRAM)]
 
 
+WITHOUT_JSON = {
+    "demo": "is for people",
+    "open": "prints an address",
+    "report": "writes a page",
+    "schema": "prints JSON as it is",
+    "start": "logs, as JSON too (log_format)",
+    "worker": "logs, as JSON too (log_format)",
+}
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_a_command_answers_in_json_unless_there_is_a_reason_not_to(path: str) -> None:
+    options = {option for parameter in LEAVES[path].params for option in parameter.opts}
+    assert ("--json" in options) is (path.removeprefix(f"{PROGRAM} ") not in WITHOUT_JSON)
+
+
+def test_the_help_of_the_program_says_what_exit_codes_mean_and_how_to_complete() -> None:
+    assert cli.epilog is not None
+    for code in (0, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED):
+        assert re.search(rf"^  {code}\s+\S", cli.epilog, re.MULTILINE)
+    assert "_TRACE_PROJECTOR_COMPLETE=bash_source" in cli.epilog
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_a_command_says_what_it_does(path: str) -> None:
     command = COMMANDS[path]
@@ -56,7 +79,7 @@ def test_the_list_of_commands_says_a_whole_line_of_each_and_loads_none() -> None
         assert line.endswith("."), line
 
 
-@pytest.mark.parametrize("path", [path for path in LEAVES if path != f"{PROGRAM} version"])
+@pytest.mark.parametrize("path", LEAVES)
 def test_a_command_shows_examples_that_it_takes(path: str) -> None:
     command = LEAVES[path.replace(" start", " worker")]
     shown = examples(command)

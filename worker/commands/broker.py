@@ -1,4 +1,4 @@
-"""What the commands that talk to a broker share: how they run, fail, take times and print tables."""
+"""What the commands share, most of all those that talk to a broker: how they run, fail, take times and print."""
 
 import asyncio
 import json
@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 import click
-import structlog
 
 from worker.cli import CommandFailed
 
@@ -23,7 +22,9 @@ TIME_HELP = "a day or time (2026-11-03, 2026-11-03T09:00Z; UTC unless it says ot
 
 def on_broker(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run the work of a command, and turn what is wrong outside of the program into its one line."""
-    from worker.kafka import quiet_abandoned_futures  # noqa: PLC0415  (late, like every heavy import of a command)
+    import structlog  # noqa: PLC0415  (late, like every heavy import of a command)
+
+    from worker.kafka import quiet_abandoned_futures  # noqa: PLC0415
     from worker.topic_scan import BrokerFailed  # noqa: PLC0415
     from worker.topics import StartError  # noqa: PLC0415
 
@@ -78,6 +79,17 @@ def time_text(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "-"
     return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def echo_findings(findings: Iterable[Any]) -> None:
+    """Print what is wrong and how to mend it; coloured on a terminal."""
+    colours = {"error": "red", "warning": "yellow"}
+    for finding in findings:
+        severity = click.style(finding.severity.upper(), fg=colours[finding.severity], bold=True)
+        click.echo(f"{severity} {finding.about} [{finding.code}]\n  {finding.problem}\n  fix: {finding.fix}\n")
 
 
 def echo_json(value: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, Invocation
-from worker.commands.broker import echo_json, on_broker
+from worker.commands.broker import echo_findings, echo_json, on_broker
 
 
 @click.command(
@@ -65,10 +65,8 @@ def _echo(diagnosis: Any) -> None:
         click.echo(f"{name} {version}")
     for role, lag in diagnosis.lags.items():
         click.echo(f"lag of {role}: {lag:,}")
-    colours = {"error": "red", "warning": "yellow"}
-    for finding in diagnosis.findings:
-        severity = click.style(finding.severity.upper(), fg=colours[finding.severity], bold=True)
-        click.echo(f"\n{severity} {finding.about} [{finding.code}]\n  {finding.problem}\n  fix: {finding.fix}")
+    click.echo()
+    echo_findings(diagnosis.findings)
     warnings = len(diagnosis.findings) - diagnosis.errors
     counts = f"errors: {diagnosis.errors}, warnings: {warnings}" if diagnosis.findings else "nothing is wrong"
-    click.echo(f"\n{counts} (looked at {', '.join(diagnosis.looked_at)})")
+    click.echo(f"{counts} (looked at {', '.join(diagnosis.looked_at)})")

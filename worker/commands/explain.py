@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, CommandFailed, Invocation
+from worker.commands.broker import echo_json, json_option
 from worker.commands.project import source_files_or_fail, transcript_options
 from worker.settings import Settings
 from worker.source_files import SourceFileError, SourceMessage, read_messages
@@ -22,6 +23,7 @@ MESSAGES_SHOWN_MAX = 200
 Examples:
   trace-projector explain run-7/review --from fixtures/runs/example
   trace-projector explain workflow:run-7:draft:0:1 --from fixtures/runs/example
+  trace-projector explain run-7 --json --from fixtures/runs/example
   trace-projector --config my.toml explain run-7 --from kafka:
   trace-projector --config my.toml explain hmac-sha256:… --export public --from kafka://broker:9092
 """,
@@ -43,6 +45,7 @@ Examples:
     help="As it was projected; by default standalone for files, and the setting for Kafka.",
 )
 @transcript_options
+@json_option
 @click.pass_obj
 def explain_command(  # noqa: PLR0913  (one argument per option)
     invocation: Invocation,
@@ -55,6 +58,7 @@ def explain_command(  # noqa: PLR0913  (one argument per option)
     harness: str | None,
     namespace: str | None,
     native_id: str | None,
+    as_json: bool,
 ) -> int:
     """Print which source messages made the record ID, or why nothing was made.
 
@@ -87,10 +91,28 @@ def explain_command(  # noqa: PLR0913  (one argument per option)
         record_id = _clear_id(record_id, settings, export_name, evidence, how)
         subject = subject_of(record_id)
     explanations = explain(record_id, subject, evidence, how)
-    for explanation in explanations:
-        for line in explanation_lines(explanation, evidence.tally.messages.total()):
-            click.echo(line)
+    message_count = evidence.tally.messages.total()
+    if as_json:
+        echo_json({"messages": message_count, "records": [_json(explanation) for explanation in explanations]})
+    else:
+        for explanation in explanations:
+            for line in explanation_lines(explanation, message_count):
+                click.echo(line)
     return EXIT_FAILED if explanations[0].kind is None else 0
+
+
+def _json(explanation: Any) -> dict[str, Any]:
+    return {
+        "id": explanation.id,
+        "kind": explanation.kind,
+        "madeBy": [{"source": part.source, "place": part.place} for part in explanation.made_by],
+        "isSmallest": explanation.is_smallest,
+        "idle": dict(explanation.idle),
+        "reasons": explanation.reasons,
+        "refusals": [
+            {"source": one.source, "place": one.place, "outcome": one.outcome} for one in explanation.refusals
+        ],
+    }
 
 
 def explanation_lines(explanation: Any, message_count: int) -> Iterator[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
-from worker.commands.broker import echo_json, on_broker
-from worker.commands.project import source_files_or_fail, summary_lines, transcript_options
+from worker.commands.broker import echo_json, json_option, on_broker
+from worker.commands.project import source_files_or_fail, summary_json, summary_lines, transcript_options
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
 from worker.source_files import SourceFile
@@ -29,8 +29,9 @@ Examples:
 """,
 )
 @click.argument("name")
+@json_option
 @click.pass_obj
-def resync_command(invocation: Invocation, *, name: str) -> None:
+def resync_command(invocation: Invocation, *, name: str, as_json: bool) -> None:
     """Read all records of export NAME again and remove rows that are no longer there.
 
     For an export that stood still for longer than deletions are kept, for one whose policy has changed (another key,
@@ -48,6 +49,9 @@ def resync_command(invocation: Invocation, *, name: str) -> None:
         resynced = on_broker(resync(settings, export, _show_offsets))
     except (GroupInUse, SinkBusy, SinkFailed, SinkRefused) as error:
         raise CommandFailed(str(error)) from error
+    if as_json:
+        echo_json({"export": name, **resynced._asdict()})
+        return
     withheld = f", {resynced.withheld:,} of them cannot leave" if resynced.withheld else ""
     click.echo(f"export {name} is read anew from {resynced.messages:,} messages{withheld}", err=True)
 
@@ -93,6 +97,7 @@ Examples:
     help="With --from: what becomes of a conversation that no execution is bound to.",
 )
 @transcript_options
+@json_option
 @click.pass_obj
 def run_command(  # noqa: PLR0913  (one argument per option)
     invocation: Invocation,
@@ -105,6 +110,7 @@ def run_command(  # noqa: PLR0913  (one argument per option)
     harness: str | None,
     namespace: str | None,
     native_id: str | None,
+    as_json: bool,
 ) -> int:
     """Write the records of export NAME, as its policy and filter let them out, into files of a directory, once.
 
@@ -126,10 +132,14 @@ def run_command(  # noqa: PLR0913  (one argument per option)
         for path, reason in passed_over:
             click.echo(f"passed over   {path}: {reason}", err=True)
         manifest = _export_files(settings, export, files, directory, file_format, unbound, tally)
-        for line in summary_lines(tally):
+        for line in () if as_json else summary_lines(tally):
             click.echo(line, err=True)
     else:
         manifest = _export_log(settings, export, directory, file_format)
+    if as_json:
+        document = manifest.model_dump(mode="json", by_alias=True, exclude_none=True)
+        echo_json({"manifest": document} | ({"summary": summary_json(tally)} if paths else {}))
+        return EXIT_FAILED if tally.dead_letter_count else 0
     withheld = f"; {manifest.withheld:,} messages cannot leave" if manifest.withheld else ""
     rows = sum(file.rows for file in manifest.files if file.kind != "pricing")
     click.echo(f"export {name}: {rows:,} records in {len(manifest.files)} files of {directory}{withheld}", err=True)

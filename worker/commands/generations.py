@@ -6,7 +6,7 @@ from collections.abc import Callable
 import click
 
 from worker.cli import CommandFailed, Invocation
-from worker.commands.broker import echo_json, echo_table, on_broker, time_text
+from worker.commands.broker import echo_json, echo_table, json_option, on_broker, time_text
 
 stalled_option = click.option(
     "--stalled-after-s",
@@ -29,8 +29,16 @@ def show_behind() -> Callable[[str, int], None]:
     return show
 
 
-@click.group("generations", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.group(
+    "generations",
+    invoke_without_command=True,
+    epilog="""\b
+Examples:
+  trace-projector generations
+  trace-projector generations --json
+""",
+)
+@json_option
 @click.pass_context
 def generations_group(context: click.Context, *, as_json: bool) -> None:
     """List the generations: which one serves, and of which projection each is.
@@ -63,8 +71,9 @@ Examples:
   trace-projector generations accept
 """,
 )
+@json_option
 @click.pass_obj
-def accept_command(invocation: Invocation) -> None:
+def accept_command(invocation: Invocation, *, as_json: bool) -> None:
     """Take the source topics as they are now for those of this generation.
 
     For topics that were given more partitions, or made anew with the same messages. What a source has lost stays lost,
@@ -73,6 +82,9 @@ def accept_command(invocation: Invocation) -> None:
     from worker.generations import accept_topics  # noqa: PLC0415  (late, as elsewhere)
 
     taken = on_broker(accept_topics(invocation.settings()))
+    if as_json:
+        echo_json({"accepted": list(taken)})
+        return
     for text in taken:
         click.echo(f"accepted: {text}")
     if not taken:
@@ -92,9 +104,10 @@ Examples:
 @click.option("--from-facts", is_flag=True, help="Build from the facts of the serving generation, then from sources.")
 @click.option("--no-fill", is_flag=True, help="Only start it; workers with generation = N then fill it.")
 @stalled_option
+@json_option
 @click.pass_obj
 def rebuild_command(
-    invocation: Invocation, *, accept_loss: bool, from_facts: bool, no_fill: bool, stalled_after_s: float
+    invocation: Invocation, *, accept_loss: bool, from_facts: bool, no_fill: bool, stalled_after_s: float, as_json: bool
 ) -> None:
     """Make all records anew, as the next generation, while the one that serves goes on.
 
@@ -121,6 +134,8 @@ def rebuild_command(
         if not no_fill:
             on_broker(fill(rebuilding, stalled_after_s, show_behind()))
             click.echo(f"generation {generation} has caught up; next: verify, promote", err=True)
+        if as_json:
+            echo_json({"generation": generation, "isNew": rebuilding.is_new, "hasCaughtUp": not no_fill})
     except (GroupInUse, LossRefused, SinkRefused, Stalled, StopWorkerError) as error:
         raise CommandFailed(str(error)) from error
 
@@ -135,8 +150,9 @@ Examples:
 )
 @click.argument("generation", required=False, type=click.IntRange(min=1))
 @stalled_option
+@json_option
 @click.pass_obj
-def promote_command(invocation: Invocation, *, generation: int | None, stalled_after_s: float) -> None:
+def promote_command(invocation: Invocation, *, generation: int | None, stalled_after_s: float, as_json: bool) -> None:
     """Let readers see the records of GENERATION (default: the newest), all at once for each export.
 
     It waits until that generation has caught up, so a worker of it, or `rebuild`, has to have run. Files change in one
@@ -153,7 +169,10 @@ def promote_command(invocation: Invocation, *, generation: int | None, stalled_a
         chosen, switched = on_broker(promote(settings, generation, stalled_after_s, show_behind()))
     except (PromotionRefused, SinkRefused, Stalled) as error:
         raise CommandFailed(str(error)) from error
-    for one in switched:
+    if as_json:
+        exports = [{"name": one.export.name, "isSwitched": one.is_switched} for one in switched]
+        echo_json({"generation": chosen, "exports": exports})
+    for one in () if as_json else switched:
         told = "switched" if one.is_switched else f"cannot be switched: {instead_of_switching(one.export.sink)}"
         click.echo(f"export {one.export.name}: {told}")
     click.echo(f"generation {chosen} serves", err=True)
@@ -171,8 +190,9 @@ Examples:
 )
 @click.argument("generation", type=click.IntRange(min=1))
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@json_option
 @click.pass_obj
-def drop_command(invocation: Invocation, *, generation: int, dry_run: bool) -> None:
+def drop_command(invocation: Invocation, *, generation: int, dry_run: bool, as_json: bool) -> None:
     """Remove a GENERATION that does not serve: its topics, its groups, and its rows beside sinks.
 
     Nothing brings it back. Its workers have to be stopped.
@@ -185,11 +205,19 @@ def drop_command(invocation: Invocation, *, generation: int, dry_run: bool) -> N
         dropped = on_broker(drop(invocation.settings(), generation, dry_run=dry_run))
     except (GroupInUse, PromotionRefused, SinkRefused) as error:
         raise CommandFailed(str(error)) from error
-    for kind, names in (
-        ("topic", dropped.topics),
-        ("group", dropped.groups),
-        ("rows of export", [export.name for export in dropped.beside]),
-    ):
+    beside = [export.name for export in dropped.beside]
+    if as_json:
+        echo_json(
+            {
+                "generation": generation,
+                "dryRun": dry_run,
+                "topics": dropped.topics,
+                "groups": dropped.groups,
+                "rowsOfExports": beside,
+            }
+        )
+        return
+    for kind, names in (("topic", dropped.topics), ("group", dropped.groups), ("rows of export", beside)):
         for name in names:
             click.echo(f"{kind} {name}")
     click.echo("dry run, nothing removed" if dry_run else f"generation {generation} is dropped", err=True)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
+from worker.commands.broker import echo_json
 from worker.harnesses import HARNESSES
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
@@ -59,6 +60,7 @@ def check_harness(harness: str) -> None:
 Examples:
   trace-projector project fixtures/runs/example --to - --no-redact
   trace-projector project topics/ --to duckdb:traces.duckdb --no-redact
+  trace-projector project topics/ --to duckdb:traces.duckdb --no-redact --json
   trace-projector --config my.toml project topics/ --to jsonl:traces.jsonl --export public
   trace-projector project ~/.claude/projects --harness claude-code --namespace laptop \\
       --to duckdb:mine.duckdb --no-redact --estimate-costs
@@ -83,6 +85,7 @@ Examples:
     help="What becomes of a conversation that no execution is bound to: nothing yet, or a run of its own.",
 )
 @transcript_options
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document; not with --to -.")
 @click.pass_obj
 def project_command(  # noqa: PLR0913  (one argument per option)
     invocation: Invocation,
@@ -96,6 +99,7 @@ def project_command(  # noqa: PLR0913  (one argument per option)
     harness: str | None,
     namespace: str | None,
     native_id: str | None,
+    as_json: bool,
 ) -> int:
     """Project files into a sink, without Kafka.
 
@@ -106,6 +110,8 @@ def project_command(  # noqa: PLR0913  (one argument per option)
     The target is written beside its place and replaces it whole at the end. Exit code 1 means that there were dead
     letters; everything else was written all the same.
     """
+    if as_json and url == "-":
+        raise click.UsageError("--to - gives standard output to the records, and --json to the summary; take one")
     settings = invocation.settings()
     export = _export(settings, export_name, no_redact=no_redact)
     files, passed_over = source_files_or_fail(paths, settings, harness, namespace, native_id)
@@ -127,6 +133,10 @@ def project_command(  # noqa: PLR0913  (one argument per option)
         raise CommandFailed(str(error), EXIT_USAGE if error.usage else EXIT_FAILED) from error
     for path, reason in passed_over:
         click.echo(f"passed over   {path}: {reason}", err=True)
+    if as_json:
+        amounts = {} if prices is None else {"amounts": Counter(tally.amounts.values()), "priceTable": prices.version}
+        echo_json(summary_json(tally) | amounts)
+        return EXIT_FAILED if tally.dead_letter_count else 0
     for line in summary_lines(tally):
         click.echo(line, err=True)
     if prices is not None:
@@ -160,6 +170,23 @@ def _progress(files: list[SourceFile]) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("projecting", total=sum(file.size_bytes for file in files))
         yield lambda size: progress.advance(task, size)
+
+
+def summary_json(tally: Any) -> dict[str, Any]:
+    """Give what happened to every message as JSON; nothing in it is of a message's content."""
+    return {
+        "messages": tally.messages,
+        "facts": tally.facts,
+        "records": tally.records,
+        "held": tally.held,
+        "ignored": _named(tally.ignored),
+        "deadLetters": _named(tally.dead),
+        "deadLettersInPart": _named(tally.partial),
+        "refused": [
+            {"place": one.place, "reason": one.reason, "field": one.field, "partial": one.is_partial}
+            for one in tally.refused
+        ],
+    }
 
 
 def summary_lines(tally: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ import click
 
 from projections.text import is_blank
 from worker.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandFailed, Invocation
-from worker.commands.broker import on_broker
+from worker.commands.broker import echo_json, on_broker
 from worker.commands.harnesses import places_of
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Place
@@ -49,7 +49,7 @@ RATE = _RateType()
     epilog="""\b
 Examples:
   trace-projector --config trace-projector.toml ship --namespace laptop
-  trace-projector --config trace-projector.toml ship --namespace laptop --once --harness codex
+  trace-projector --config trace-projector.toml ship --namespace laptop --once --harness codex --json
   trace-projector ship --namespace ci --harness harn --once runs/
   trace-projector ship --namespace laptop --rate 500KiB/s --poll-interval-s 5
 """,
@@ -77,6 +77,7 @@ Examples:
     show_default=True,
     help="How often to look for new lines.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document.")
 @click.pass_obj
 def ship_command(  # noqa: PLR0913  (one argument per option)
     invocation: Invocation,
@@ -90,6 +91,7 @@ def ship_command(  # noqa: PLR0913  (one argument per option)
     state_path: Path | None,
     rate: Any,
     poll_interval_s: float,
+    as_json: bool,
 ) -> int:
     """Ship transcript files into the transcripts topic, line by line, at least once.
 
@@ -128,7 +130,9 @@ def ship_command(  # noqa: PLR0913  (one argument per option)
         raise CommandFailed(f"the brokers do not acknowledge ({error}); run it again to go on") from error
     except ShipStopped as stopped:
         raise CommandFailed("interrupted; run it again to go on", EXIT_INTERRUPTED) from stopped
-    for line in summary_lines(tally, shows_paths=shows_paths):
+    if as_json:
+        echo_json(_summary_json(tally, shows_paths=shows_paths))
+    for line in () if as_json else summary_lines(tally, shows_paths=shows_paths):
         click.echo(line, err=True)
     return EXIT_FAILED if tally.refused else 0
 
@@ -199,6 +203,26 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
             progress.update(task, completed=done_bytes)
 
         yield on_bytes
+
+
+def _summary_json(tally: Any, *, shows_paths: bool) -> dict[str, Any]:
+    refused = [
+        {"path": str(where.path), "byteOffset": where.byte_offset, "byteLength": where.size_bytes, "reason": reason}
+        for where, reason in tally.refused_lines
+    ]
+    return {
+        "lines": tally.lines,
+        "bytes": tally.bytes,
+        "files": len(tally.files),
+        "skipped": tally.skipped,
+        "noticed": tally.noticed,
+        "unfinished": tally.unfinished,
+        "passedOver": [{"path": str(path), "reason": reason} for path, reason in tally.passed_over]
+        if shows_paths
+        else len(tally.passed_over),
+        "refused": tally.refused,
+        "refusedLines": refused if shows_paths else len(refused),
+    }
 
 
 def summary_lines(tally: Any, *, shows_paths: bool) -> Iterator[str]:

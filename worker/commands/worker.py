@@ -1,13 +1,8 @@
-"""`trace-projector worker` (alias `start`) and `trace-projector topics`."""
-
-import asyncio
-import logging
+"""`trace-projector worker`, alias `start`."""
 
 import click
-import structlog
 
-from worker.cli import CommandFailed, Invocation
-from worker.settings import Settings
+from worker.cli import Invocation
 
 WORKER_HELP = """Run the worker: all roles, or those given.
 
@@ -50,46 +45,3 @@ def worker_command(invocation: Invocation, roles: tuple[str, ...]) -> int:
 def start_command(invocation: Invocation, roles: tuple[str, ...]) -> int:
     """Run the worker."""
     return _run_worker(invocation, roles)
-
-
-@click.group("topics")
-def topics_group() -> None:
-    """Create the topics that the worker needs."""
-
-
-@topics_group.command(
-    "create",
-    epilog="""\b
-Examples:
-  trace-projector --config trace-projector.toml topics create
-  trace-projector topics create --sources --partitions 4
-""",
-)
-@click.option("--sources", is_flag=True, help="Create missing source topics too (for a try; producers own them).")
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Partitions of created source topics.",
-)
-@click.pass_obj
-def topics_create_command(invocation: Invocation, *, sources: bool, partitions: int) -> None:
-    """Create the topics of this application that are missing: facts, records, dead letters, erasures."""
-    settings = invocation.settings()
-    for topic in asyncio.run(_create(settings, partitions if sources else None)):
-        click.echo(topic)
-
-
-async def _create(settings: Settings, source_partitions: int | None) -> list[str]:
-    from worker.source_topics import SourceTopicError, create_source_topics  # noqa: PLC0415
-    from worker.topics import StartError, own_topics, prepare_topics  # noqa: PLC0415
-
-    # The worker logs what it creates; this command prints it.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    try:
-        created = [] if source_partitions is None else await create_source_topics(settings, source_partitions)
-        await prepare_topics(settings, ())
-    except (SourceTopicError, StartError) as error:
-        raise CommandFailed(str(error)) from error
-    return [*created, *own_topics(settings)]
