@@ -113,9 +113,10 @@ def test_a_changed_projection_is_built_verified_and_promoted_and_readers_never_s
     reader = Reader(lambda: duckdb_moment(pipeline))
     other = Reader(lambda: jsonl_moment(pipeline.jsonl_path))
     with reader.looking(), other.looking():
-        built = changed(pipeline, "rebuild")
+        built = changed(pipeline, "rebuild", "--json")
         assert built.returncode == 0, built.stderr
         assert "generation 2 was started" in built.stderr
+        assert json.loads(built.stdout) == {"generation": 2, "isNew": True, "hasCaughtUp": True}
         verified = changed(pipeline, "verify", "--json")
         assert verified.returncode == 1, verified.stderr
         _assert_named(json.loads(verified.stdout))
@@ -166,12 +167,17 @@ def _comes_down_to_one(pipeline: Pipeline, commands: Commands, new: WorkerProces
     assert old.stop() == 0
     code, out, _ = commands.run("drop", "1", "--dry-run")
     assert (code, f"topic {pipeline.app_id}-g1-trace-facts" in out) == (0, True)
+    told = commands.json("drop", "1", "--dry-run")
+    assert (told["generation"], told["dryRun"], told["rowsOfExports"]) == (1, True, ["plain", "public"])
+    assert f"{pipeline.app_id}-g1-trace-facts" in told["topics"]
+    again = commands.json("promote", "2")
+    assert again == {"generation": 2, "exports": [{"name": name, "isSwitched": True} for name in ("plain", "public")]}
     code, out, err = commands.run("drop", "1")
     assert (code, "rows of export plain" in out) == (0, True), err
     assert not list(pipeline.directory.glob("*.g1*"))
     assert [row["state"] for row in commands.json("generations")] == ["dropped", "serves"]
-    code, told = _ends_at_once(pipeline.worker("old again"))
-    assert (code, "generation 1 was dropped; generation 2 serves: set generation = 2" in told) == (1, True)
+    code, ended = _ends_at_once(pipeline.worker("old again"))
+    assert (code, "generation 1 was dropped; generation 2 serves: set generation = 2" in ended) == (1, True)
     assert new.stop() == 0
 
 

@@ -45,6 +45,8 @@ def test_rows_that_are_no_longer_there_go_and_nothing_is_read_twice_afterwards(
     assert ("run", "left over") not in {row[:2] for row in pipeline.duckdb_records()}
     assert sorted(path.name for path in pipeline.directory.glob("plain.duckdb*")) == ["plain.duckdb"]
     assert pipeline.duckdb_path.stat().st_mode & 0o777 == 0o600
+    told = commands.json("export", "resync", "plain")
+    assert (told["export"], told["withheld"], told["messages"] > 0) == ("plain", 0, True)
     worker = pipeline.worker("again")
     worker.start()
     worker.wait_ready()

@@ -1,8 +1,10 @@
 """The commands that talk to a broker without a worker: topics create, and explain over topics."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,36 @@ def test_topics_create_makes_what_is_missing_and_may_be_run_again(
         f"{fresh_app_id}-{source}" for source in ("workflow_runs", "gate_decisions", "ledger_changes", "transcripts")
     ]
     assert f"{fresh_app_id}-workflow_runs" not in second
+
+
+def test_topics_check_says_what_is_wrong_with_them_and_how_to_mend_it(
+    config: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def check(*options: str) -> tuple[int, dict[str, Any]]:
+        capfd.readouterr()
+        code = run(["--config", str(config), "topics", "check", "--json", *options])
+        return code, json.loads(capfd.readouterr().out)
+
+    code, told = check()
+    assert (code, told["ok"], told["topics"]) == (1, False, [])
+    assert {finding["code"] for finding in told["findings"]} == {"source_missing", "own_topic_missing"}
+    assert all("topics create" in finding["fix"] for finding in told["findings"])
+
+    capfd.readouterr()
+    assert run(["--config", str(config), "topics", "create", "--sources", "--json"]) == 0
+    made = json.loads(capfd.readouterr().out)["topics"]
+    code, told = check()
+    assert (code, told["findings"]) == (0, [])
+    assert set(told["topics"]) == set(made)
+
+    config.write_text(config.read_text().replace("[topics]", "partitions = 3\n[topics]"))
+    code, told = check()
+    assert code == 1
+    assert {finding["code"] for finding in told["findings"]} == {"own_topic_partitions"}
+    assert run(["--config", str(config), "topics", "check"]) == 1
+    out = capfd.readouterr().out
+    assert "ERROR topic" in out
+    assert "fix: set partitions = " in out
 
 
 def test_topics_are_read_from_their_beginning_to_their_end(config: Path) -> None:
