@@ -125,7 +125,7 @@ def project_command(  # noqa: PLR0913  (one argument per option)
     for warning in policy.warnings:
         click.echo(f"warning: {warning}", err=True)
     try:
-        with _progress(files) as on_bytes:
+        with progress(files) as on_bytes:
             tally = asyncio.run(project_files(files, url, policy, settings.limits, unbound, on_bytes))
     except SourceFileError as error:
         raise CommandFailed(str(error)) from error
@@ -158,7 +158,7 @@ def _export(settings: Settings, name: str | None, *, no_redact: bool) -> ExportS
 
 
 @contextlib.contextmanager
-def _progress(files: list[SourceFile]) -> Iterator[Callable[[int], None]]:
+def progress(files: list[SourceFile]) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal, and nothing anywhere else."""
     if not sys.stderr.isatty():
         yield lambda _: None

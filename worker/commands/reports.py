@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
-from worker.commands.project import source_files_or_fail, transcript_options
+from worker.commands.project import progress, source_files_or_fail, transcript_options
 from worker.settings import Settings, mask_url
 
 NEAR_RUNS_MAX = 3
@@ -220,7 +220,8 @@ def records_of(places: Places, kinds: Collection[str], run_id: str | None = None
     try:
         records = list(read_records(places.urls, kinds, run_id))
         if places.files:
-            records += project_records(places.files, kinds, places.settings.limits, places.prices, tally)
+            with progress(places.files) as on_bytes:
+                records += project_records(places.files, kinds, places.settings.limits, places.prices, tally, on_bytes)
     except RecordsUnreadable as error:
         raise CommandFailed(str(error), EXIT_USAGE if error.is_usage else EXIT_FAILED) from error
     except SourceFileError as error:
