@@ -231,7 +231,6 @@ class BatchConsumer(Service):
         self._wake.set()
         error = None if task.cancelled() else task.exception()
         if error is None:
-            slot.rest(self._wake.set)
             return
         delay_s = reopen_delay_s(error)
         if delay_s is None:
@@ -249,6 +248,7 @@ class BatchConsumer(Service):
             settled = slot.waiting.pop(0)
             slot.lane.settled(settled)
             self._reader.skipped((batch.partition, batch.corrupt) for batch in settled)
+        slot.rest(self._wake.set)
 
     async def _settle(self, consumer: GroupConsumer, slot: Slot, batches: Sequence[Batch]) -> None:
         """Make a batch durable, in this order and no other.
