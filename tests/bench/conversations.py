@@ -188,7 +188,12 @@ class ClaudeCodeConversation:
         for number, block in enumerate(blocks):
             is_last = number == len(blocks) - 1
             output = random.randrange(60, 1_200) if is_last else 1 + number
-            body = {**message, "content": [block], "stop_reason": stop if is_last else None, "stop_sequence": None}
+            body: Json = {
+                **message,
+                "content": [block],
+                "stop_reason": stop if is_last else None,
+                "stop_sequence": None,
+            }
             body["usage"] = {**usage, "output_tokens": output}
             yield self._line(at_s + number / 20, "assistant", body, request)
 
@@ -237,7 +242,7 @@ class CodexConversation:
             meta = {"id": self._native, "timestamp": time_text(at_s), "cwd": cwd, "originator": "codex_exec"}
             meta |= {"cli_version": "0.98.0", "source": "exec", "model_provider": "openai"}
             yield self._line(at_s, "session_meta", {**meta, "instructions": texts.cut(random, 1_500, 600)})
-        turn = {"turn_id": uuid_text(random), "model": self._model, "cwd": cwd, "approval_policy": "never"}
+        turn: Json = {"turn_id": uuid_text(random), "model": self._model, "cwd": cwd, "approval_policy": "never"}
         turn |= {"sandbox_policy": {"type": "workspace-write", "network_access": False}, "effort": "medium"}
         turn |= {"summary": "auto", "user_instructions": texts.cut(random, 600, 200)}
         yield self._line(at_s + 0.1, "turn_context", turn)

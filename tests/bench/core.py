@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -68,13 +67,12 @@ def robota_workload(message_count: int) -> Workload:
 def conversation_workload(name: str, message_count: int) -> Workload:
     """Let one conversation after another be held, with lines as long as real ones."""
     random, texts, make = Random(0), Texts(0), CONVERSATIONS[name]
-    lines = (
-        (line, conversation.ref.encode())
-        for conversation in iter(lambda: make(random, texts, "host-a"), None)
-        for line in conversation.talk(0.0, _CALLS)
-    )
-    messages = [("transcripts", key, line.value) for line, key in islice(lines, message_count)]
-    return Workload(f"transcripts/{name}", messages)
+    messages: list[tuple[str, bytes | None, bytes | None]] = []
+    while len(messages) < message_count:
+        conversation = make(random, texts, "host-a")
+        key = conversation.ref.encode()
+        messages += [("transcripts", key, line.value) for line in conversation.talk(0.0, _CALLS)]
+    return Workload(f"transcripts/{name}", messages[:message_count])
 
 
 def topic_workloads(message_count: int) -> list[Workload]:

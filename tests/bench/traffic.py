@@ -339,7 +339,8 @@ class _Ledger:
         return self._publish(kind, {"fence": _FENCE, **more})
 
     def _publish(self, kind: str, body: Json) -> TimedMessage:
-        transition = {"kind": kind, "executionId": self._execution, "eventId": f"{self._execution}:{self._revision}"}
+        event_id = f"{self._execution}:{self._revision}"
+        transition: Json = {"kind": kind, "executionId": self._execution, "eventId": event_id}
         transition |= {"expectedRevision": self._revision, "occurredAt": time_text(self._run._now_s), **body}
         self._revision += 1
         if not self._has_records:

@@ -7,7 +7,8 @@ acknowledges a batch whose agent raised, too. The state of the fold is in memory
 changelog message per change.
 
 Tuned: raw bytes instead of a codec, batches of what comes within a tenth of a second, snappy and full producer batches
-as in the worker, uvloop, no web server, no leader topic, offsets committed every second.
+as in the worker, uvloop (FAUST_LOOP), no web server, no leader topic, offsets committed every second, `-l info` (with
+less, its spinner has every client format its debug messages).
 """
 
 import asyncio
@@ -87,5 +88,5 @@ def make_app(place: Place) -> faust.App:
 
 if __name__ == "__main__":
     found = make_app(Place.from_arguments())
-    sys.argv[1:] = ["--loop", "uvloop", "worker", "--without-web", "--loglevel", "warn"]
+    sys.argv[1:] = ["worker", "--without-web", "--loglevel", "info"]
     found.main()
