@@ -23,6 +23,7 @@ from mode.types import ServiceT
 from projections.version import PROJECTION_VERSION
 from worker.consumer import BatchConsumer
 from worker.export_policy import policy_for
+from worker.garbage import collect_rarely
 from worker.generation_watch import GenerationWatch
 from worker.generations import bind_generation, check_generation
 from worker.kafka import has_transactions, quiet_abandoned_futures
@@ -65,6 +66,8 @@ def run_worker(settings: Settings) -> int:
 
     Raises SettingsError when an export has no usable key; every other failure is one line on standard error.
     """
+    # Once more, now that all of the program is imported.
+    collect_rarely()
     configure_logs(settings.log_format, settings.log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

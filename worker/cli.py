@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from worker.garbage import collect_rarely
+
 if TYPE_CHECKING:
     # Settings take longer to load than all the rest of a command that needs none.
     from worker.settings import Settings
@@ -232,6 +234,7 @@ def version_command(*, as_json: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; every failure is one line on standard error."""
+    collect_rarely()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -25,6 +25,7 @@ from projections.fold import Change, Fold
 from projections.sources import project_message
 from tests.bench.traffic import one_huge_run, small_runs, traffic
 from tests.worlds.world import SourceMessage
+from worker.garbage import collect_rarely
 
 _CHUNK_MESSAGES = 250
 # Of the units of a workload, what one window spans to either side; the first window lets caches warm up.
@@ -86,6 +87,7 @@ def measure_all(records: Sequence[int], calls: int, runs: int) -> dict[str, dict
 
 def measure(index: int, sizes: tuple[Sequence[int], int, int]) -> dict[str, float]:
     """Run one workload and compare its windows."""
+    collect_rarely()
     workload = workloads(*sizes)[index]
     chunks = list(run(workload))
     smallest, *larger = workload.sizes
