@@ -94,6 +94,8 @@ class FoldRole:
 class FoldLane:
     """Folds one facts partition; durable means committed in the transaction that also commits the offset."""
 
+    rest_s = 0.0
+
     def __init__(
         self,
         partition: TopicPartition,
@@ -136,10 +138,6 @@ class FoldLane:
     def facts_held(self) -> int:
         """How many facts are in memory."""
         return 0 if self._held is None else self._held.fold.facts_held
-
-    @property
-    def rest_s(self) -> float:
-        return 0.0
 
     @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:

@@ -116,6 +116,8 @@ class ProjectRole:
 class ProjectLane:
     """Projects the partitions that this worker has; durable means acknowledged by facts log and dead letters."""
 
+    rest_s = 0.0
+
     def __init__(
         self,
         partitions: frozenset[TopicPartition],
@@ -137,10 +139,6 @@ class ProjectLane:
         self._producer: Producer | None = None
         self._writer: BatchWriter | None = None
         self._handled: list[_Handled] = []
-
-    @property
-    def rest_s(self) -> float:
-        return 0.0
 
     @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:
