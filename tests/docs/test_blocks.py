@@ -24,8 +24,9 @@ import yaml
 
 from projections.prices import parse_price_table
 from projections.sources import SOURCES, project_message
-from tests.docs.pages import DOCS, PAGES, ROOT, Block, all_blocks, blocks, commands, named, queries
+from tests.docs.pages import DOCS, PAGES, ROOT, Block, all_blocks, blocks, commands, named, queries, section
 from worker.cli import run
+from worker.harnesses import HARNESSES
 from worker.record_reader import READERS
 from worker.settings import ENV_PREFIX, Settings, load_settings
 from worker.sink import SINKS, open_sink, split_sink_url
@@ -174,6 +175,11 @@ def test_the_table_of_sinks_says_what_they_are() -> None:
         assert read_back == ("yes" if scheme in READERS else "no"), url
         told[scheme] = sink
     assert told.keys() == SINKS.keys() - {"memory", "stdout"}
+
+
+def test_the_table_of_harnesses_has_every_one() -> None:
+    table = section(DOCS / "operating.md", "Transcripts you already have")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == set(HARNESSES)
 
 
 @pytest.mark.parametrize("block", all_blocks("json prices"), ids=place)
