@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 """The pages whose every block is run or read by a test."""
-LINKED = [*PAGES, *sorted((ROOT / "deploy").glob("*.md")), ROOT / "CHANGELOG.md"]
+LINKED = [*PAGES, *sorted((ROOT / "deploy").rglob("*.md")), ROOT / "CHANGELOG.md"]
 """The pages whose links are followed."""
 
 
