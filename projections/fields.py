@@ -36,7 +36,8 @@ class Row:
     __slots__ = ("_path", "_row")
 
     def __init__(self, value: Any, path: str = "") -> None:
-        if not isinstance(value, Mapping):
+        # What was parsed is a dict; asking for a Mapping first costs as much as reading a field.
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise ProjectionError("not_an_object", path or None)
         self._row: Mapping[str, Any] = value
         self._path = path
@@ -53,7 +54,7 @@ class Row:
     def raw(self, name: str) -> Any:
         """Give a field as it stands; None when it is absent."""
         value = self._row.get(name, _ABSENT)
-        return self._row.get(snake_case(name)) if value is _ABSENT else value
+        return self._row.get(_SNAKE.get(name) or snake_case(name)) if value is _ABSENT else value
 
     def has(self, name: str) -> bool:
         """Say whether the field is there, null included."""

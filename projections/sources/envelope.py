@@ -53,7 +53,7 @@ def read_event(
     Raises ProjectionError for a value that is not JSON, and for a deletion that names no id.
     """
     parsed = None if value is None else decode_framed(value, limits.depth_max)
-    if parsed is not None and not isinstance(parsed, Mapping):
+    if parsed is not None and type(parsed) is not dict:
         raise ProjectionError("not_an_object")
     row = None if parsed is None else _payload(parsed)
     if row is not None and "specversion" in row and is_cloud_event(row):

@@ -50,9 +50,10 @@ class _Teller(NamedTuple):
 
 
 def _teller_of(source: Row) -> _Teller:
-    names = tuple(source.value.get(name) for name in ("harness", "namespace", "nativeId", "format"))
-    if all(type(name) is str for name in names):
-        return _known_teller(*names)
+    get = source.value.get
+    harness, namespace, native_id, format_name = get("harness"), get("namespace"), get("nativeId"), get("format")
+    if type(harness) is type(namespace) is type(native_id) is type(format_name) is str:
+        return _known_teller(harness, namespace, native_id, format_name)
     return _read_teller(source)
 
 
