@@ -16,6 +16,9 @@ from projections.facts import Fact, encode_fact
 __all__ = ["Change", "Fold", "FoldResult", "Load"]
 
 _HELD = "held:"
+# An aggregate is large with so many facts, or with this share of all that may be in memory.
+_LARGE_FACTS_MIN = 100
+_LARGE_SHARE = 16
 _FINDINGS = ("event_conflicts", "refused_transitions", "late_gate_closes", "dropped_correlations")
 
 Load = Callable[[str], Iterable[Fact]]
@@ -73,6 +76,7 @@ class Fold:
         self._aggregates: OrderedDict[str, Aggregate] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._facts_held = 0
+        self._last_touched: frozenset[str] = frozenset()
         self._unprimed: set[str] = set()
         self._uncounted: set[str] = set()
         self._uncounted_runs: set[str] = set()
@@ -110,6 +114,7 @@ class Fold:
             if aggregate is None:
                 aggregate = touched[fact.aggregate] = self._primed(fact.aggregate)
             superseded += [encode_fact(one)[0] for one in self._join(fact.aggregate, aggregate, fact)]
+        self._last_touched = frozenset(touched)
         result = FoldResult([], [], superseded)
         for name, aggregate in touched.items():
             changes, said = aggregate.emit().take()
@@ -148,11 +153,19 @@ class Fold:
     def let_go(self, facts_max: int) -> None:
         """Let the least recently touched aggregates go until at most so many facts are in memory.
 
-        Only for a fold with ``load``, and only when that gives everything that was joined.
+        Large ones that the last batch touched stay, and come on top: the next batch is likely to touch them, too, and
+        would load them whole. Only for a fold with ``load``, and only when that gives everything that was joined.
         """
         assert self._load is not None, "what is let go must be loadable"
-        while self._facts_held > facts_max:
-            name = next(iter(self._aggregates))
+        large = max(_LARGE_FACTS_MIN, facts_max // _LARGE_SHARE)
+        gone, held = [], self._facts_held
+        for name in self._aggregates:
+            if held <= facts_max:
+                break
+            if self._sizes[name] < large or name not in self._last_touched:
+                gone.append(name)
+                held -= self._sizes[name]
+        for name in gone:
             self._settle(name)
             del self._aggregates[name]
             self._facts_held -= self._sizes.pop(name)
