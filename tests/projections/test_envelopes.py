@@ -19,6 +19,7 @@ from projections.facts import encode_fact
 from projections.sources import SOURCES, project_message
 from projections.sources.cloud_events import is_cloud_event
 from projections.sources.frames import is_framed
+from tests.sizes import examples
 from tests.worlds.cluster import clean_pass
 from tests.worlds.envelopes import WRAPPINGS, event, event_base64, framed, with_schema
 from tests.worlds.hostile import spoil
@@ -59,7 +60,7 @@ def refusal(source: str, value: bytes | None, key: bytes | None = None) -> tuple
 
 
 @pytest.mark.parametrize("name", WRAPPINGS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=SEEDS)
 def test_every_message_of_a_world_gives_the_same_facts_in_an_envelope(name: str, seed: int) -> None:
     for source, key, value in World(seed).messages:
@@ -67,7 +68,7 @@ def test_every_message_of_a_world_gives_the_same_facts_in_an_envelope(name: str,
             assert said(source, key, WRAPPINGS[name](value)) == said(source, key, value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=SEEDS, name=st.sampled_from(list(WRAPPINGS)))
 def test_a_value_that_is_refused_alone_is_refused_for_the_same_reason_in_an_envelope(seed: int, name: str) -> None:
     for source, key, value in spoil(World(seed).messages, Random(seed)):
@@ -75,7 +76,7 @@ def test_a_value_that_is_refused_alone_is_refused_for_the_same_reason_in_an_enve
             assert said(source, key, WRAPPINGS[name](value)) == said(source, key, value)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=SEEDS)
 def test_a_topic_may_hold_all_forms_beside_each_other(seed: int) -> None:
     random = Random(seed)
@@ -128,7 +129,7 @@ def test_no_row_of_the_fixtures_is_taken_for_an_envelope() -> None:
     assert count > 10_000
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=SEEDS, is_spoilt=st.booleans())
 def test_no_message_of_a_world_is_taken_for_an_envelope(seed: int, is_spoilt: bool) -> None:
     messages = World(seed).messages

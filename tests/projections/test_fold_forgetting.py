@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from projections.aggregates.conversation import Unbound
 from projections.facts import Fact, decode_fact, encode_fact
 from projections.fold import Fold, FoldResult
+from tests.sizes import examples
 from tests.worlds.cluster import Cluster, place
 from tests.worlds.world import World
 
@@ -80,7 +81,7 @@ def random_doubled(world: int, schedule: int, unbound: str, facts_max: int) -> D
     return cluster
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=SEEDS, schedule=SEEDS, unbound=UNBOUND, facts_max=st.sampled_from([0, 0, 5, 40]))
 def test_a_fold_that_forgets_after_every_batch_says_the_same_bytes_and_counts_the_same(
     world: int, schedule: int, unbound: str, facts_max: int
@@ -91,7 +92,7 @@ def test_a_fold_that_forgets_after_every_batch_says_the_same_bytes_and_counts_th
         assert both.forgetful.counters() == both.counters()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=SEEDS, schedule=SEEDS, unbound=UNBOUND)
 def test_totals_are_those_of_a_fold_that_was_restored_and_settled(world: int, schedule: int, unbound: str) -> None:
     for both in random_doubled(world, schedule, unbound, 10).both:
@@ -130,6 +131,25 @@ def test_the_aggregates_that_were_not_touched_for_longest_are_let_go_first() -> 
     fold.apply([(4, fact("b", 2))])
     assert loads == ["artifact:a", "artifact:b", "artifact:c", "artifact:b"]
     assert fold.facts_held == 4
+
+
+def test_a_large_aggregate_that_every_batch_touches_is_loaded_once_and_goes_when_none_touches_it() -> None:
+    loads: list[str] = []
+
+    def load(name: str) -> list[Fact]:
+        loads.append(name)
+        return []
+
+    fold = Fold(generation=1, load=load)
+    for batch in range(4):
+        runs = range(batch * 200, (batch + 1) * 200)
+        fold.apply([(run, fact("large", run)) for run in runs] + [(runs[-1], fact(f"small-{batch}"))])
+        fold.let_go(10)
+        assert fold.missing(["artifact:large", f"artifact:small-{batch}"]) == {f"artifact:small-{batch}"}
+    assert loads.count("artifact:large") == 1
+    fold.apply([(1_000, fact("another"))])
+    fold.let_go(10)
+    assert fold.missing(["artifact:large", "artifact:another"]) == {"artifact:large"}
 
 
 def test_a_fold_that_cannot_load_lets_nothing_go() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from projections.privacy import Policy, redact
 from projections.records import parse_trace_record
+from tests.sizes import examples
 from tests.worlds.cluster import Cluster, clean_pass, random_pass
 from tests.worlds.world import PRIVATE_MARKER, SECRET_MARKER, World
 
@@ -14,7 +15,7 @@ SEEDS = st.integers(min_value=0, max_value=100_000)
 UNBOUND = st.sampled_from(["hold", "standalone"])
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(world=SEEDS, schedule=SEEDS, unbound=UNBOUND)
 def test_any_order_duplication_batching_crash_and_partitioning_gives_the_same_bytes(
     world: int, schedule: int, unbound: str
@@ -23,7 +24,7 @@ def test_any_order_duplication_batching_crash_and_partitioning_gives_the_same_by
     assert random_pass(messages, schedule, unbound=unbound).records == clean_pass(messages, unbound=unbound).records
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(world=SEEDS, schedule=SEEDS, unbound=UNBOUND)
 def test_a_fold_restored_after_any_message_takes_for_said_what_the_lost_one_had_said(
     world: int, schedule: int, unbound: str
@@ -34,7 +35,7 @@ def test_a_fold_restored_after_any_message_takes_for_said_what_the_lost_one_had_
     assert cluster.records == clean_pass(messages, unbound=unbound).records
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(world=SEEDS, unbound=UNBOUND)
 def test_every_record_passes_the_strict_parse_and_folding_all_facts_again_changes_nothing(
     world: int, unbound: str
@@ -51,7 +52,7 @@ def test_every_record_passes_the_strict_parse_and_folding_all_facts_again_change
     assert len(cluster.history) == emitted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(world=SEEDS, unbound=UNBOUND)
 def test_no_content_enters_a_fact_and_no_private_text_leaves_a_redacted_record(world: int, unbound: str) -> None:
     cluster = clean_pass(World(world).messages, unbound=unbound)

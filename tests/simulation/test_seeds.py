@@ -12,10 +12,11 @@ import pytest
 from tests.simulation.faults import FAULTS, OPERATIONS, Fault
 from tests.simulation.plan import make_plan
 from tests.simulation.simulation import Simulation
+from tests.sizes import sized
 
 ROOT = Path(__file__).resolve().parents[2]
-# `make test` runs a part of them; SIMULATION_SEEDS=1000 (or `make simulate SEEDS=1000`) is the whole number.
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
+# `make simulate SEEDS=1000` runs as many by hand.
+SEEDS = sized(40, 1_000)
 _TIMEOUT_S = 1_500
 _STORMS_MAX = 200
 

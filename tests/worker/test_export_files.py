@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.version import PROJECTION_VERSION
+from tests.sizes import examples
 from tests.worker.sinks.destinations import DOC_RUN, REPOSITORY, full_disk
 from worker import export_spill, parquet_segments
 from worker.arrow_schemas import file_schema
@@ -115,7 +116,7 @@ def test_any_order_batching_and_repetition_gives_the_same_bytes_and_manifest(tmp
     assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12), st.booleans()), max_size=40), st.integers(1, 9))
 def test_the_spill_holds_what_a_sink_holds(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[int, int, bool]], batch_size: int
@@ -329,7 +330,7 @@ def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_no_changed_byte_of_a_manifest_goes_unnoticed(position: int, change: int) -> None:
     files = [{"name": "run.jsonl", "kind": "run", "rows": 1, "bytes": 2, "sha256": "ab" * 32}]
     manifest = Manifest.model_validate(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.canonical import digest_of_json
+from tests.sizes import examples
 from tests.worker.sinks.destinations import DOC_RUN, REPOSITORY
 from worker.cli import run
 from worker.export_filter import ExportFilter
@@ -111,7 +112,7 @@ def content(rules: ExportPolicy, batches: list[list[RecordMessage]]) -> list[byt
     return store.records()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(SCHEDULES, st.sampled_from(FILTERS), st.randoms(use_true_random=False), st.integers(1, 7))
 def test_what_a_sink_holds_follows_from_the_newest_versions_alone(
     schedule: list[tuple[int, int]], conditions: dict[str, Any] | None, random: Any, batch_size: int

@@ -14,6 +14,7 @@ from projections.errors import ProjectionError
 from projections.records import parse_trace_record
 from projections.sources import project_message
 from projections.text import storable_text
+from tests.sizes import examples
 from tests.worlds.cluster import clean_pass
 from tests.worlds.hostile import spoil
 from tests.worlds.messages import (
@@ -276,7 +277,7 @@ def test_a_field_that_nobody_knows_is_in_no_fact() -> None:
             assert b"ZZUNKNOWNZZ" not in key + (value or b"")
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(min_value=0, max_value=1_000_000))
 def test_a_value_that_is_not_what_it_should_be_is_refused_or_makes_records_that_every_store_takes(seed: int) -> None:
     random = Random(seed)

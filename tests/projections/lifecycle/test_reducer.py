@@ -17,6 +17,7 @@ from projections.lifecycle import (
     reduce_execution_transition,
 )
 from tests.projections.lifecycle.ledger_histories import CONTENT, History, Json, at, conversation, histories
+from tests.sizes import examples
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.floats(-2, 3), st.sampled_from(["", " ", "x"]))
 JSON_VALUES = st.recursive(
@@ -79,7 +80,7 @@ def reduced_or_refused(record: Json | None, transition: Any, options: Any) -> Js
         return error
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     history=histories(steps_max=6),
     changes=st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES, min_size=1, max_size=4),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from projections.lifecycle import WITHHELD, fold_execution, sanitize_record, sanitize_transition
 from tests.projections.lifecycle.ledger_histories import CONTENT, History, Json, histories
+from tests.sizes import examples
 
 ODD_VALUES: list[Any] = [
     None, "", " ", "text", 0, 1, 5.0, 1.5, -1, 2**53, True, False, [], ["x"], {}, {"kind": "fresh"},
@@ -55,7 +56,7 @@ def test_sanitized_transitions_fold_to_the_sanitized_record(history: History) ->
     assert clean == full
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(history=histories(steps_max=8), data=st.data())
 def test_a_row_with_something_wrong_in_it_folds_the_same_with_and_without_content(
     history: History, data: st.DataObject

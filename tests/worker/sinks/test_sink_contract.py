@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sizes import examples
 from tests.worker.sinks.destinations import DESTINATIONS, DOC_RUN, Destination, deletion, full_disk, run_record, upsert
 from worker.sink import (
     APPEND_ONLY,
@@ -283,7 +284,7 @@ def test_any_order_batching_and_repetition_leaves_the_same_content(name: str, tm
     destination = DESTINATIONS[name](tmp_path)
     worlds = itertools.count()
 
-    @settings(max_examples=25 if name in ("clickhouse", "delta", "duckdb", "parquet", "postgresql") else 100)
+    @settings(max_examples=examples(25 if name in ("clickhouse", "delta", "duckdb", "parquet", "postgresql") else 100))
     @given(VERSIONS, st.data())
     def check(versions: dict[tuple[str, int, int], bool], data: st.DataObject) -> None:
         world = f"world-{next(worlds)}"
