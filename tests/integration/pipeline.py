@@ -133,6 +133,8 @@ class Pipeline:
         self.published: list[SourceMessage] = []
         self._workers: list[WorkerProcess] = []
         self._sent = 0
+        # Commands ask this one when they are told of no other; nobody answers there but who is meant to.
+        [self._web_port] = free_ports(1)
 
     # ------------------------------------------------------------------------------------------------- set-up
 
@@ -152,6 +154,7 @@ class Pipeline:
             f'app_id = "{self.app_id}"',
             f'bootstrap_servers = "{self.kafka.bootstrap_servers}"',
             "partitions = 3",
+            f"web_port = {self._web_port}",
             'unbound = "standalone"',
             *(f"{name} = {json.dumps(value)}" for name, value in settings.items()),
             "[topics]",
