@@ -5,10 +5,8 @@ write, whoever else writes at the same time. Writers take rows in the order of t
 for each other in a circle. A change of columns or views is a new ``SCHEMA_VERSION``; views grow at their ends only.
 """
 
-import asyncio
 import hashlib
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -27,9 +25,10 @@ from worker.postgresql_place import (
     told,
     transaction,
 )
-from worker.sink import SinkFailed, SinkRefused, Upsert, newest_by_id
+from worker.sink import SinkFailed, SinkRefused, Upsert
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
 from worker.sink_views import POSTGRESQL, view_queries
+from worker.sinks.threaded import ThreadedSink
 
 SCHEMA_VERSION: Final = 1
 
@@ -68,6 +67,8 @@ def _table_sql(kind: str) -> str:
     (at,) = (column.name for column in COLUMNS[kind] if column.path == ("at",))
     definitions = ", ".join(f"{name} {definition}" for name, definition in (_FIXED | columns).items())
     hashed = [name for name in _HASHED if name in (_FIXED | columns) and (kind, name) != ("run", "run_id")]
+    # Which costs count is told over all those of a conversation.
+    hashed += ["conversation"] if kind == "cost" else []
     return "".join(
         [
             f"CREATE TABLE IF NOT EXISTS stored_{kind} ({definitions});\n",
@@ -118,55 +119,44 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 
 
-class PostgreSQLSink:
+class PostgreSQLSink(ThreadedSink):
     """Keep the newest version of every record in one schema, for any number of writers."""
 
     single_writer: ClassVar[bool] = False
     is_durable: ClassVar[bool] = True
 
     def __init__(self, location: str, policy_digest: str) -> None:
+        super().__init__()
         self._place = place_of(location)
         self._policy_digest = policy_digest
         self._connection: Connection | None = None
         # Another schema of the same name and policy lacks what was written into the one that was opened.
         self._made_as: str | None = None
-        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
-        self._mutex = threading.Lock()
-
-    async def open(self) -> bool:
-        return await asyncio.to_thread(self._told, self._open)
-
-    async def write(self, batch: Sequence[Upsert]) -> None:
-        newest = newest_by_id(batch)
-        if newest:
-            await asyncio.to_thread(self._told, lambda connection: self._write(connection, newest))
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with self._mutex:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _told(self, work: Callable[[Connection], _Result]) -> _Result:
         """Work on the connection that is open, or on a new one after that one failed."""
-        with self._mutex:
-            if self._connection is None or self._connection.broken or self._connection.closed:
-                self._connection = connect(self._place)
-            connection = self._connection
-            try:
-                return told(self._place, lambda: work(connection))
-            except SinkFailed:
-                # Whatever state it is in, the next one begins anew.
-                self._connection = None
-                connection.close()
-                raise
+        if self._connection is None or self._connection.broken or self._connection.closed:
+            self._connection = connect(self._place)
+        connection = self._connection
+        try:
+            return told(self._place, lambda: work(connection))
+        except SinkFailed:
+            # Whatever state it is in, the next one begins anew.
+            self._connection = None
+            connection.close()
+            raise
 
     # ------------------------------------------------------------------------------------------------------ opening
 
-    def _open(self, connection: Connection) -> bool:
+    def _open(self) -> bool:
+        return self._told(self._opened)
+
+    def _opened(self, connection: Connection) -> bool:
         with transaction(connection, self._place):
             lock(connection, self._place.schema, shared=True)
             meta = read_meta(connection, self._place.schema)
@@ -222,7 +212,10 @@ class PostgreSQLSink:
 
     # ------------------------------------------------------------------------------------------------------ writing
 
-    def _write(self, connection: Connection, batch: Sequence[Upsert]) -> None:
+    def _write(self, batch: Sequence[Upsert]) -> None:
+        self._told(lambda connection: self._apply(connection, batch))
+
+    def _apply(self, connection: Connection, batch: Sequence[Upsert]) -> None:
         with transaction(connection, self._place):
             lock(connection, self._place.schema, shared=True)
             # Between two writes another schema may have been put in this one's place.

@@ -25,7 +25,10 @@ class TooManyRecords(Exception):  # noqa: N818  (a state of the destination, not
 
 
 class RunRow(NamedTuple):
-    """One run. ``at`` is the earliest time known, in UTC to the second; ``usage`` is None when it has no cost."""
+    """One run, known by its record or else by its attempts and gates.
+
+    ``at`` is the earliest time known, in UTC to the second; ``usage`` is None when it has no cost.
+    """
 
     run_id: str
     workflow: str | None
@@ -126,7 +129,7 @@ class _Counts:
         self.first: dict[str, str] = {}
 
     def add(self, record: Record) -> None:
-        """Count an attempt, a gate or a cost."""
+        """Count an attempt or a gate."""
         run_id = record["runId"]
         self._see(run_id, record["at"])
         if record["kind"] == "attempt":
@@ -149,10 +152,10 @@ def build_index(records: Iterable[Record], records_max: int) -> RunIndex:
     for record in records:
         if record["kind"] == "run":
             runs[record["id"]] = record
+        elif record["kind"] == "cost":
+            costs.append({field: record[field] for field in _KEPT_OF_COST})
         else:
             counts.add(record)
-        if record["kind"] == "cost":
-            costs.append({field: record[field] for field in _KEPT_OF_COST})
         if len(runs) + len(costs) + len(counts.first) > records_max:
             raise TooManyRecords
     by_run, by_day, by_model = usage_reports(costs, ("run", "day", "model"))

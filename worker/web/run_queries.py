@@ -32,7 +32,7 @@ _TOKEN_COLUMNS: Final = tuple(
     for field in TOKEN_FIELDS
 )
 
-# A run of which there is no record is known by its earliest attempt, gate or cost.
+# A run of which there is no record is known by its earliest attempt or gate; not by its costs, of which there are most.
 _RUNS: Final = """(
     SELECT id AS run_id, workflow_name AS workflow, status, started_at AS started, completed_at AS completed
     FROM {run} AS runs
@@ -41,7 +41,6 @@ _RUNS: Final = """(
         SELECT id AS run_id, started_at AS seen, 1 AS is_known FROM {run} AS runs
         UNION ALL SELECT run_id, started_at, 0 FROM {attempt} AS attempts
         UNION ALL SELECT run_id, opened_at, 0 FROM {gate} AS gates
-        UNION ALL SELECT run_id, spent_at, 0 FROM {cost} AS costs
     ) AS met GROUP BY run_id HAVING max(is_known) = 0
 ) AS known"""
 _OF_RUNS: Final = """(
