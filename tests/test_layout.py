@@ -97,7 +97,9 @@ def pins(lock: str) -> list[tuple[str, str]]:
     return re.findall(r"^([a-z0-9._-]+)==([^ ;]+)", (ROOT / lock).read_text(encoding="utf-8"), re.MULTILINE)
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "deploy/runtime.lock", "deploy/build.lock"])
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "deploy/runtime.lock", "deploy/build.lock", "tests/bench/peers.lock"]
+)
 def test_locks_pin_by_hash_and_name_no_host(lock: str) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")
     assert "://" not in text

@@ -52,7 +52,11 @@ class WorkerSite:
         run_sync(create_topics(place.servers, dict.fromkeys(place.topics.sources.values(), SOURCE_PARTITIONS)))
         run_sync(prepare_topics(load_settings(self._config), ()))
         self.worker.start()
-        self.worker.wait_ready()
+        try:
+            self.worker.wait_ready()
+        except BaseException:
+            self.worker.kill()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
