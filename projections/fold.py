@@ -1,6 +1,6 @@
 """The fold: facts of one partition in, record changes and derived facts out; the same code with and without Kafka."""
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -19,6 +19,8 @@ _HELD = "held:"
 # An aggregate is large with so many facts, or with this share of all that may be in memory.
 _LARGE_FACTS_MIN = 100
 _LARGE_SHARE = 16
+# What follows from a batch comes back in batches of its own, between those of what grows.
+_LATELY_BATCHES = 8
 _FINDINGS = ("event_conflicts", "refused_transitions", "late_gate_closes", "dropped_correlations")
 
 Load = Callable[[str], Iterable[Fact]]
@@ -76,7 +78,7 @@ class Fold:
         self._aggregates: OrderedDict[str, Aggregate] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._facts_held = 0
-        self._last_touched: frozenset[str] = frozenset()
+        self._lately_touched: deque[frozenset[str]] = deque(maxlen=_LATELY_BATCHES)
         self._unprimed: set[str] = set()
         self._uncounted: set[str] = set()
         self._uncounted_runs: set[str] = set()
@@ -114,7 +116,7 @@ class Fold:
             if aggregate is None:
                 aggregate = touched[fact.aggregate] = self._primed(fact.aggregate)
             superseded += [encode_fact(one)[0] for one in self._join(fact.aggregate, aggregate, fact)]
-        self._last_touched = frozenset(touched)
+        self._lately_touched.append(frozenset(touched))
         result = FoldResult([], [], superseded)
         for name, aggregate in touched.items():
             changes, said = aggregate.emit().take()
@@ -153,8 +155,8 @@ class Fold:
     def let_go(self, facts_max: int) -> None:
         """Let the least recently touched aggregates go until at most so many facts are in memory.
 
-        Large ones that the last batch touched stay, and come on top: the next batch is likely to touch them, too, and
-        would load them whole. Only for a fold with ``load``, and only when that gives everything that was joined.
+        Large ones that the last few batches touched stay, and come on top: the next one is likely to touch them, too,
+        and would load them whole. Only for a fold with ``load``, and only when that gives everything that was joined.
         """
         assert self._load is not None, "what is let go must be loadable"
         large = max(_LARGE_FACTS_MIN, facts_max // _LARGE_SHARE)
@@ -162,7 +164,7 @@ class Fold:
         for name in self._aggregates:
             if held <= facts_max:
                 break
-            if self._sizes[name] < large or name not in self._last_touched:
+            if self._sizes[name] < large or not any(name in touched for touched in self._lately_touched):
                 gone.append(name)
                 held -= self._sizes[name]
         for name in gone:

@@ -145,9 +145,13 @@ def test_a_large_aggregate_that_every_batch_touches_is_loaded_once_and_goes_when
         runs = range(batch * 200, (batch + 1) * 200)
         fold.apply([(run, fact("large", run)) for run in runs] + [(runs[-1], fact(f"small-{batch}"))])
         fold.let_go(10)
+        # What follows from a batch comes in one of its own.
+        fold.apply([(runs[-1], fact("another", batch))])
+        fold.let_go(10)
         assert fold.missing(["artifact:large", f"artifact:small-{batch}"]) == {f"artifact:small-{batch}"}
     assert loads.count("artifact:large") == 1
-    fold.apply([(1_000, fact("another"))])
+    for batch in range(8):
+        fold.apply([(1_000, fact("another", 10 + batch))])
     fold.let_go(10)
     assert fold.missing(["artifact:large", "artifact:another"]) == {"artifact:large"}
 
