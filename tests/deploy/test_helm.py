@@ -176,9 +176,9 @@ def test_its_pages_show_a_redacted_export_to_those_who_have_the_password(setting
     assert token["valueFrom"] == {"secretKeyRef": {"name": "traces-web", "key": "TRACE_PROJECTOR_WEB_TOKEN"}}
 
 
-def test_the_way_to_the_pages_leads_to_workers_that_are_ready() -> None:
+def test_the_way_to_the_pages_leads_to_workers_ready_or_not() -> None:
     service, ingress = DOCUMENTS["Service of pages"], DOCUMENTS["Ingress of pages"]
-    assert "publishNotReadyAddresses" not in service["spec"]
+    assert service["spec"]["publishNotReadyAddresses"], "pages are wanted most while a worker stands still"
     [port] = service["spec"]["ports"]
     assert port["targetPort"] == WORKER["ports"][0]["name"]
     [rule] = ingress["spec"]["rules"]

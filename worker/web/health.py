@@ -15,8 +15,9 @@ from worker.web.access import is_allowed
 class Readiness(NamedTuple):
     """How far one role is: partitions that the group has given, those whose state is restored, and those that wait.
 
-    Stopped partitions have had too many dead letters, or stand at a corrupt batch; standing ones have messages to read
-    and a committed offset that does not move. They make no worker unready: what it has besides goes on.
+    Stopped partitions have had too many dead letters, or stand at a corrupt batch: that was decided, is told by alerts,
+    and makes no worker unready. Standing ones have messages to read and a committed offset that does not move, which
+    nobody decided: until it does their worker is not ready, though what it has besides goes on.
     """
 
     is_ready: bool
@@ -50,7 +51,7 @@ def add_pages(app: faust.App, watched: Watched, token: SecretStr | None = None) 
     @app.page("/readyz")
     async def readyz(web: Any, _request: Any) -> Any:
         roles = watched.readiness()
-        is_ready = all(readiness.is_ready for readiness in roles.values())
+        is_ready = all(readiness.is_ready and not readiness.standing_partitions for readiness in roles.values())
         return web.json(
             {"ready": is_ready, "roles": {role: readiness._asdict() for role, readiness in roles.items()}},
             status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE,

@@ -6,8 +6,8 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from aiohttp.web import AppRunner, TCPSite
 from worker.cli import run
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
+from worker.web.health import Watched, add_pages
 from worker.web.letters import Letters
 from worker.web.pages import Working, open_pages
 
@@ -57,14 +58,34 @@ def app_of(settings: Settings, watched: Working | None = None, letters: Letters 
     return web.web_app
 
 
-@contextmanager
-def serving(settings: Settings, watched: Working | None = None, letters: Letters | None = None) -> Iterator[str]:
+def serving(
+    settings: Settings, watched: Working | None = None, letters: Letters | None = None
+) -> AbstractContextManager[str]:
     """Serve the pages from a thread, and give the address of the server."""
+    return served(lambda: app_of(settings, watched, letters))
+
+
+def probed(watched: Watched) -> AbstractContextManager[str]:
+    """Serve what probes and Prometheus ask for, and give the address of the server."""
+
+    def make() -> Any:
+        app = faust.App("probes", broker="kafka://127.0.0.1:1", autodiscover=False, web_in_thread=False)
+        add_pages(app, watched)
+        web: Any = app.web
+        web.init_server()
+        return web.web_app
+
+    return served(make)
+
+
+@contextmanager
+def served(make: Callable[[], Any]) -> Iterator[str]:
+    """Serve a web application from a thread, in which it is made."""
     started: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = []
     is_up = threading.Event()
 
     async def serve() -> None:
-        runner = AppRunner(app_of(settings, watched, letters))
+        runner = AppRunner(make())
         await runner.setup()
         await TCPSite(runner, "127.0.0.1", 0).start()
         stop = asyncio.Event()
