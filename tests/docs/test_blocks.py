@@ -29,6 +29,7 @@ from worker.cli import run
 from worker.harnesses import HARNESSES
 from worker.record_reader import READERS
 from worker.settings import ENV_PREFIX, Settings, load_settings
+from worker.settings_sections import ExportSettings
 from worker.sink import SINKS, open_sink, split_sink_url
 from worker.sink_switch import can_be_switched
 from worker.source_contracts import json_schemas
@@ -138,6 +139,45 @@ def settings_of(text: str, directory: Path) -> Settings:
 @pytest.mark.parametrize("block", all_blocks("toml"), ids=place)
 def test_settings_are_settings(block: Block, checkout: Path) -> None:
     settings_of(block.text, checkout)
+
+
+def described(page: Path) -> dict[str, str]:
+    """Settings in the tables of a page whose header is ``setting``, to their defaults as they are written."""
+    tables = re.findall(r"^\| setting .*\n\|[-|]+\n((?:\|.*\n)+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    cells = [row.split(" | ")[:2] for table in tables for row in table.splitlines()]
+    found: dict[str, str] = {}
+    for first, second in cells:
+        names = re.findall(r"`([\w.]+)`", first)
+        values = second.split(", ")
+        found.update(zip(names, values if len(values) == len(names) else [second] * len(names), strict=True))
+    return found
+
+
+def written(value: Any) -> set[str]:
+    """How a page may write a default."""
+    if isinstance(value, bool):
+        return {f"`{str(value).lower()}`"}
+    if isinstance(value, int | float):
+        return {f"{value:g}" if value < 10**6 else f"{value / 2**20:g} MiB"}
+    return {f"`{value}`"} if value else {"none", "–"}
+
+
+def test_the_settings_that_are_described_have_these_defaults() -> None:
+    told = described(DOCS / "operating.md")
+    assert len(told) > 10
+    for name, default in told.items():
+        value: Any = Settings()
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert default in written(value), name
+
+
+def test_every_setting_of_an_export_is_described_with_its_default() -> None:
+    told = described(DOCS / "exports.md")
+    assert told.keys() == ExportSettings.model_fields.keys()
+    for name, field in ExportSettings.model_fields.items():
+        if not field.is_required() and name != "estimate_costs":
+            assert told[name] in written(field.default), name
 
 
 def test_the_settings_of_the_readme_are_those_that_it_speaks_of(checkout: Path) -> None:
