@@ -28,14 +28,14 @@ _FINE_MAX = 100
 class Sizes(NamedTuple):
     """How much is measured; of two, what `--full` takes."""
 
-    peer_messages: int = 10_000
+    peer_messages: int = 20_000
     process_messages: int = 8_000
     process_counts: tuple[int, ...] = (1, 2)
     freshness_s: float = 6.0
     load_messages: int = 50_000
-    growth_records: tuple[int, ...] = (10_000, 40_000, 100_000)
-    growth_calls: int = 20_000
-    growth_runs: int = 1_500
+    growth_records: tuple[int, ...] = (10_000, 30_000)
+    growth_calls: int = 10_000
+    growth_runs: int = 800
     starts: int = 3
 
 
