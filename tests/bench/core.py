@@ -6,7 +6,7 @@ machines are noisy and only ratios travel.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from projections.aggregates.conversation import Unbound
 from projections.canonical import encode_record
 from projections.errors import ProjectionError
 from projections.facts import Fact
@@ -33,10 +34,11 @@ Result = TypeVar("Result")
 
 
 class Workload(NamedTuple):
-    """Messages of one source, in order: (source topic, key, value)."""
+    """Messages in order, (source topic, key, value), and what becomes of conversations that no ledger binds."""
 
     name: str
-    messages: list[tuple[str, bytes | None, bytes | None]]
+    messages: Sequence[tuple[str, bytes | None, bytes | None]]
+    unbound: Unbound = "standalone"
 
 
 def transcript_workload(name: str, message_count: int) -> Workload:
@@ -111,9 +113,9 @@ def project(workload: Workload) -> list[Fact]:
     return facts
 
 
-def fold(facts: list[Fact]) -> list[Change]:
+def fold(facts: list[Fact], unbound: Unbound) -> list[Change]:
     """Fold all facts, and the facts that follow from them, in batches."""
-    state = Fold(generation=1, unbound="standalone")
+    state = Fold(generation=1, unbound=unbound)
     changes: list[Change] = []
     offset = 0
     waiting = facts
@@ -135,7 +137,7 @@ def measure(workload: Workload) -> dict[str, float]:
     count = len(workload.messages)
     floor_s, _ = timed(lambda: [orjson.dumps(orjson.loads(value)) for value in values])
     project_s, facts = timed(lambda: project(workload))
-    fold_s, changes = timed(lambda: fold(facts))
+    fold_s, changes = timed(lambda: fold(facts, workload.unbound))
     policy = Policy(key="a key of more than thirty-two bytes")
     records = [change.record for change in changes if change.record is not None]
     redact_s, _ = timed(lambda: [encode_record(redact(orjson.loads(record), policy)) for record in records])
@@ -156,7 +158,7 @@ def measure(workload: Workload) -> dict[str, float]:
 def measure_all(message_count: int) -> dict[str, dict[str, float]]:
     """Measure the traffic as a whole, every transcript format and every other source topic, by name."""
     names = sorted({path.name for path in (FIXTURES / "transcripts").iterdir()} - CONVERSATIONS.keys())
-    workloads = [Workload("traffic", list(make_traffic(message_count)))]
+    workloads = [Workload("traffic", make_traffic(message_count), "hold")]
     workloads += [conversation_workload(name, message_count) for name in CONVERSATIONS]
     workloads += [transcript_workload(name, message_count) for name in names]
     workloads += [robota_workload(message_count), *topic_workloads(message_count)]

@@ -52,7 +52,7 @@ def _group_per_hop(place: Place) -> Groups:
 
 # Faust is the worker's own dependency, yet runs where the others do.
 PEERS: dict[str, Peer] = {
-    "faust": Peer("tests.bench.peers.faust_app", _one_group, 0.5),
+    "faust": Peer("tests.bench.peers.faust_app", _one_group, 0.25),
     "quix": Peer("tests.bench.peers.quix_app", _one_group),
     "faststream": Peer("tests.bench.peers.faststream_app", _group_per_hop),
 }
