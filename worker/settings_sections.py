@@ -134,8 +134,8 @@ class LimitSettings(_Section):
     batch_bytes_max: Count = 16 * _MIB
     batch_wait_s: Seconds = 0.25
     in_flight_bytes_max: Count = 64 * _MIB
-    # With state_dir: of all partitions of a worker together. In memory a fact takes some 5 to 15 KiB.
-    state_facts_max: Count = 50_000
+    # With state_dir: of all partitions of a worker together. In memory a fact takes some 3 to 6 KiB.
+    state_facts_max: Count = 10_000
     dead_letters_in_row_max: Count = 1_000
     dead_letters_window_messages: Count = 10_000
     dead_letters_window_percent_max: Annotated[float, Field(gt=0, le=100)] = 5.0
