@@ -16,9 +16,7 @@ double it. Sums are views over the newest versions.
 Rules for editing: see ``worker.clickhouse_place``. A change of columns or views is a new ``SCHEMA_VERSION``.
 """
 
-import asyncio
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
@@ -42,8 +40,9 @@ from worker.clickhouse_place import (
     read_meta,
 )
 from worker.clickhouse_server import connect, told
-from worker.sink import SinkFailed, SinkRefused, Upsert, newest_by_id
+from worker.sink import SinkFailed, SinkRefused, Upsert
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
+from worker.threaded_sink import ThreadedSink
 
 _Result = TypeVar("_Result")
 
@@ -81,55 +80,44 @@ def _positions(kind: str) -> tuple[list[int], list[int]]:
 _POSITIONS: Final = {kind: _positions(kind) for kind in COLUMNS}
 
 
-class ClickHouseSink:
+class ClickHouseSink(ThreadedSink):
     """Keep the newest version of every record in one database, for any number of writers."""
 
     single_writer: ClassVar[bool] = False
     is_durable: ClassVar[bool] = True
 
     def __init__(self, location: str, policy_digest: str) -> None:
+        super().__init__()
         self._place = place_of(location)
         self._policy_digest = policy_digest
         self._client: Client | None = None
         # What the place pointed to when it was opened; another table lacks what was written into this one.
         self._table: str | None = None
-        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
-        self._mutex = threading.Lock()
-
-    async def open(self) -> bool:
-        return await asyncio.to_thread(self._told, self._open)
-
-    async def write(self, batch: Sequence[Upsert]) -> None:
-        newest = newest_by_id(batch)
-        if newest:
-            await asyncio.to_thread(self._told, lambda client: self._write(client, newest))
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with self._mutex:
-            client, self._client = self._client, None
-            if client is not None:
-                client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _told(self, work: Callable[[Client], _Result]) -> _Result:
         """Work with the client that is open, or with a new one after that one failed."""
-        with self._mutex:
-            if self._client is None:
-                self._client = connect(self._place.server)
-            client = self._client
-            try:
-                return told(self._place.server, lambda: work(client))
-            except SinkFailed:
-                # Whatever state it is in, the next one begins anew.
-                self._client = None
-                client.close()
-                raise
+        if self._client is None:
+            self._client = connect(self._place.server)
+        client = self._client
+        try:
+            return told(self._place.server, lambda: work(client))
+        except SinkFailed:
+            # Whatever state it is in, the next one begins anew.
+            self._client = None
+            client.close()
+            raise
 
     # ------------------------------------------------------------------------------------------------------ opening
 
-    def _open(self, client: Client) -> bool:
+    def _open(self) -> bool:
+        return self._told(self._opened)
+
+    def _opened(self, client: Client) -> bool:
         meta = read_meta(client, self._place)
         if meta is None:
             meta = make_place(client, self._place, self._policy_digest)
@@ -157,7 +145,10 @@ class ClickHouseSink:
 
     # ------------------------------------------------------------------------------------------------------ writing
 
-    def _write(self, client: Client, batch: Sequence[Upsert]) -> None:
+    def _write(self, batch: Sequence[Upsert]) -> None:
+        self._told(lambda client: self._apply(client, batch))
+
+    def _apply(self, client: Client, batch: Sequence[Upsert]) -> None:
         # Between two writes another table may have been put in this one's place.
         meta = read_meta(client, self._place)
         if meta is not None:

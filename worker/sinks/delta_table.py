@@ -12,9 +12,7 @@ Every ``COMMITS_PER_MAINTENANCE`` commits a table's small files are put together
 seven days has (``delta.deletedFileRetentionDuration``) are removed: a reader has that long to read what it opened.
 """
 
-import asyncio
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -43,8 +41,9 @@ from worker.delta_place import (
     told,
 )
 from worker.directory_place import admit, held, make_directory, read_meta, write_meta
-from worker.sink import RecordKey, SinkRefused, Upsert, Version, newest_by_id
+from worker.sink import RecordKey, SinkRefused, Upsert, Version
 from worker.sink_columns import COLUMNS
+from worker.threaded_sink import ThreadedSink
 
 TRIES_MAX: Final = 5
 COMMITS_PER_MAINTENANCE: Final = 100
@@ -56,13 +55,14 @@ _DELETIONS_TABLE: Final = f"trace_{DELETIONS}"
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=3)
 
 
-class DeltaSink:
+class DeltaSink(ThreadedSink):
     """Keep the newest version of every record as a row of a Delta table."""
 
     single_writer: ClassVar[bool] = False
     is_durable: ClassVar[bool] = True
 
     def __init__(self, location: str, policy_digest: str) -> None:
+        super().__init__()
         self._place = delta_place(location)
         self._meta = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "policy_digest": policy_digest}
         self._policy_digest = policy_digest
@@ -71,35 +71,20 @@ class DeltaSink:
         self._deleted: dict[RecordKey, Version] = {}
         self._deleted_at = -1
         self._eras: dict[str, int] = {}
-        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
-        self._mutex = threading.Lock()
-
-    async def open(self) -> bool:
-        return await asyncio.to_thread(self._open)
-
-    async def write(self, batch: Sequence[Upsert]) -> None:
-        newest = newest_by_id(batch)
-        if newest:
-            await asyncio.to_thread(self._write, newest)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with self._mutex:
-            self._tables, self._deleted, self._deleted_at = {}, {}, -1
+        self._tables, self._deleted, self._deleted_at = {}, {}, -1
 
     # --------------------------------------------------------------------------------------------------------- opening
 
     def _open(self) -> bool:
-        with self._mutex:
-            self._directory = None
-            if self._place.is_local and read_meta(self._place.path) is None:
-                make_directory(self._place.path, self._meta, lambda path: self._make_tables(delta_place(str(path))))
-            with self._held():
-                self._tables = told(self._place, self._opened)
-                self._eras = {name: _era(table) for name, table in self._tables.items()}
-                return told(self._place, lambda: not any(table.count() for table in self._tables.values()))
+        self._directory = None
+        if self._place.is_local and read_meta(self._place.path) is None:
+            make_directory(self._place.path, self._meta, lambda path: self._make_tables(delta_place(str(path))))
+        with self._held():
+            self._tables = told(self._place, self._opened)
+            self._eras = {name: _era(table) for name, table in self._tables.items()}
+            return told(self._place, lambda: not any(table.count() for table in self._tables.values()))
 
     def _make_tables(self, place: DeltaPlace) -> None:
         options = place.options()
@@ -133,15 +118,14 @@ class DeltaSink:
     # --------------------------------------------------------------------------------------------------------- writing
 
     def _write(self, batch: Sequence[Upsert]) -> None:
-        with self._mutex:
-            assert self._tables, "a sink is opened before it is written"
-            with self._held():
-                deleted = [item for item in batch if item.json is None]
-                if deleted:
-                    self._change(_DELETIONS_TABLE, partial(self._remember, deleted))
-                for kind in sorted({item.kind for item in batch}):
-                    items = [item for item in batch if item.kind == kind]
-                    self._change(f"trace_{kind}", partial(self._apply, kind, items))
+        assert self._tables, "a sink is opened before it is written"
+        with self._held():
+            deleted = [item for item in batch if item.json is None]
+            if deleted:
+                self._change(_DELETIONS_TABLE, partial(self._remember, deleted))
+            for kind in sorted({item.kind for item in batch}):
+                items = [item for item in batch if item.kind == kind]
+                self._change(f"trace_{kind}", partial(self._apply, kind, items))
 
     @contextmanager
     def _held(self) -> Iterator[None]:

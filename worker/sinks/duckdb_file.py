@@ -5,13 +5,11 @@ that is held. What a write did is durable once it has been checkpointed into the
 log, which would be a second file that everybody may read. A change of columns or views is a new ``SCHEMA_VERSION``.
 """
 
-import asyncio
 import itertools
 import json
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +18,11 @@ from typing import Any, ClassVar, Final
 import duckdb
 
 from projections.text import storable_text
-from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, newest_by_id
+from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, Column, storable_copy
 from worker.sink_files import check_directory, other_policy, sync_directory
 from worker.sink_views import DUCKDB, view_queries
+from worker.threaded_sink import ThreadedSink
 
 SCHEMA_VERSION: Final = 3
 BUSY_DELAY_S: Final = 0.5
@@ -154,48 +153,33 @@ _UPSERT: Final = {kind: _upsert_sql(kind) for kind in COLUMNS}
 _DELETE: Final = {kind: _delete_sql(kind) for kind in COLUMNS}
 
 
-class DuckDBSink:
+class DuckDBSink(ThreadedSink):
     """Keep the newest version of every record in one local file, one table per record kind."""
 
     single_writer: ClassVar[bool] = True
     is_durable: ClassVar[bool] = True
 
     def __init__(self, location: str, policy_digest: str) -> None:
+        super().__init__()
         if not location:
             raise SinkRefused("a DuckDB sink needs a path, as in duckdb:traces.duckdb")
         self._path = Path(location).absolute()
         self._policy_digest = policy_digest
-        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
-        self._mutex = threading.Lock()
         # DuckDB itself, without the file: starting it costs more than a small write.
         self._engine: duckdb.DuckDBPyConnection | None = None
 
-    async def open(self) -> bool:
-        return await asyncio.to_thread(self._open)
-
-    async def write(self, batch: Sequence[Upsert]) -> None:
-        # DuckDB keeps the first of two equal keys in one statement, so a batch must hold an id once.
-        newest = newest_by_id(batch)
-        if newest:
-            await asyncio.to_thread(self._write, newest)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._close)
-
     def _close(self) -> None:
         # Between writes the file is not held, so there is nothing to wait for but a write that is still going on.
-        with self._mutex:
-            if self._engine is not None:
-                self._engine.close()
-                self._engine = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _open(self) -> bool:
-        with self._mutex:
-            if not self._path.exists():
-                self._create()
-            with self._attached(self._path) as connection:
-                self._admit(connection)
-                return _is_empty(connection)
+        if not self._path.exists():
+            self._create()
+        with self._attached(self._path) as connection:
+            self._admit(connection)
+            return _is_empty(connection)
 
     def _create(self) -> None:
         """Make the file where nobody else can look and put it in place whole, readable for its owner alone."""
@@ -235,24 +219,23 @@ class DuckDBSink:
         return meta
 
     def _write(self, batch: Sequence[Upsert]) -> None:
-        with self._mutex:
-            if not self._path.exists():
-                raise SinkRefused(f"{self._path} is gone; start again, and everything is read into a new file")
-            with self._attached(self._path) as connection:
-                # Between two writes another file may have been put in this one's place.
-                self._checked_meta(connection)
-                columns = _staged(batch)
-                connection.execute(_stage_sql(columns), columns)
-                connection.execute("BEGIN")
-                connection.execute(_PASS_OVER_DELETED)
-                for kind in sorted({item.kind for item in batch if item.record is not None}):
-                    connection.execute(_UPSERT[kind])
-                connection.execute(_FORGET_DELETIONS)
-                for kind in sorted({item.kind for item in batch if item.record is None}):
-                    connection.execute(_DELETE[kind])
-                connection.execute("COMMIT")
-                connection.execute("DROP TABLE incoming")
-                connection.execute("CHECKPOINT sink")
+        if not self._path.exists():
+            raise SinkRefused(f"{self._path} is gone; start again, and everything is read into a new file")
+        with self._attached(self._path) as connection:
+            # Between two writes another file may have been put in this one's place.
+            self._checked_meta(connection)
+            columns = _staged(batch)
+            connection.execute(_stage_sql(columns), columns)
+            connection.execute("BEGIN")
+            connection.execute(_PASS_OVER_DELETED)
+            for kind in sorted({item.kind for item in batch if item.record is not None}):
+                connection.execute(_UPSERT[kind])
+            connection.execute(_FORGET_DELETIONS)
+            for kind in sorted({item.kind for item in batch if item.record is None}):
+                connection.execute(_DELETE[kind])
+            connection.execute("COMMIT")
+            connection.execute("DROP TABLE incoming")
+            connection.execute("CHECKPOINT sink")
 
     @contextmanager
     def _attached(self, path: Path, *, may_create: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:

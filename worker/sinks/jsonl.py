@@ -12,10 +12,8 @@ Order of compaction: 1. a new PATH replaces the old; 2. a new state replaces the
 both PATHs hold the newest line of every living record, and the old state still tells which are living.
 """
 
-import asyncio
 import fcntl
 import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +23,9 @@ import orjson
 
 from projections.decode import decode_json
 from projections.errors import ProjectionError
-from worker.sink import RecordKey, SinkBusy, SinkRefused, Upsert, Version, newest_by_id
+from worker.sink import RecordKey, SinkBusy, SinkRefused, Upsert, Version
 from worker.sink_files import check_directory, other_policy, sync_directory, write_all, write_at
+from worker.threaded_sink import ThreadedSink
 
 BUSY_DELAY_S: Final = 0.5
 COMPACT_BYTES_MIN: Final = 64 * 1024 * 1024
@@ -44,13 +43,14 @@ class _Entry(NamedTuple):
     length: int
 
 
-class JsonlSink:
+class JsonlSink(ThreadedSink):
     """Keep the newest version of every record as a line of one local file."""
 
     single_writer: ClassVar[bool] = True
     is_durable: ClassVar[bool] = True
 
     def __init__(self, location: str, policy_digest: str) -> None:
+        super().__init__()
         if not location:
             raise SinkRefused("a JSONL sink needs a path, as in jsonl:traces.jsonl")
         self._path = Path(location).absolute()
@@ -58,53 +58,37 @@ class JsonlSink:
         self._pricing_path = self._path.with_name(f"{self._path.name}.pricing")
         self._files: _Files | None = None
         self._pricing: _Files | None = None
-        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
-        self._mutex = threading.Lock()
-
-    async def open(self) -> bool:
-        return await asyncio.to_thread(self._open)
-
-    async def write(self, batch: Sequence[Upsert]) -> None:
-        newest = newest_by_id(batch)
-        if newest:
-            await asyncio.to_thread(self._write, newest)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._close)
 
     def _open(self) -> bool:
-        with self._mutex:
-            if self._files is None:
-                files = _Files.opened(self._path, self._policy_digest)
-                try:
-                    if self._pricing_path.exists() or _state_path(self._pricing_path).exists():
-                        self._pricing = _Files.opened(self._pricing_path, self._policy_digest)
-                except BaseException:
-                    files.release()
-                    raise
-                self._files = files
-            return not self._files.entries
+        if self._files is None:
+            files = _Files.opened(self._path, self._policy_digest)
+            try:
+                if self._pricing_path.exists() or _state_path(self._pricing_path).exists():
+                    self._pricing = _Files.opened(self._pricing_path, self._policy_digest)
+            except BaseException:
+                files.release()
+                raise
+            self._files = files
+        return not self._files.entries
 
     def _write(self, batch: Sequence[Upsert]) -> None:
-        with self._mutex:
-            assert self._files is not None, "a sink is opened before it is written"
-            newer = self._files.newer(batch)
-            if self._pricing is None and any(item.pricing is not None for item in newer):
-                self._pricing = _Files.opened(self._pricing_path, self._policy_digest)
-            if self._pricing is not None:
-                self._pricing.append([_pricing_of(item) for item in newer if item.kind == "cost"])
-            self._files.append(newer)
+        assert self._files is not None, "a sink is opened before it is written"
+        newer = self._files.newer(batch)
+        if self._pricing is None and any(item.pricing is not None for item in newer):
+            self._pricing = _Files.opened(self._pricing_path, self._policy_digest)
+        if self._pricing is not None:
+            self._pricing.append([_pricing_of(item) for item in newer if item.kind == "cost"])
+        self._files.append(newer)
 
     def _close(self) -> None:
-        with self._mutex:
-            held = [files for files in (self._pricing, self._files) if files is not None]
-            self._pricing = self._files = None
-            try:
-                for files in held:
-                    files.compact()
-            finally:
-                for files in held:
-                    files.release()
+        held = [files for files in (self._pricing, self._files) if files is not None]
+        self._pricing = self._files = None
+        try:
+            for files in held:
+                files.compact()
+        finally:
+            for files in held:
+                files.release()
 
 
 def _pricing_of(item: Upsert) -> Upsert:

@@ -12,9 +12,7 @@ deleted takes its names; 3. the rows take theirs, file by file. A failure in 1 h
 some rows of the batch new and some old, each once; the batch comes again, as it was not acknowledged.
 """
 
-import asyncio
 import os
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,9 +22,10 @@ from projections.text import storable_text
 from worker.arrow_schemas import DELETIONS_SCHEMA, deletions_of, table_of, table_schema, with_typed_columns
 from worker.directory_place import admit, has_name, lock_directory, make_directory, read_meta, replace_file, write_meta
 from worker.parquet_segments import SCHEMA_FILE, Change, Segments, without_values, write_durably
-from worker.sink import RecordKey, SinkRefused, Upsert, Version, newest_by_id
+from worker.sink import RecordKey, SinkRefused, Upsert, Version
 from worker.sink_columns import COLUMNS
 from worker.sink_views import DUCKDB, view_queries
+from worker.threaded_sink import ThreadedSink
 
 SCHEMA_VERSION: Final = 1
 FORMAT: Final = "trace-projector parquet"
@@ -47,13 +46,14 @@ def views_sql() -> str:
     return "-- In this directory: duckdb -init views.sql\n" + "".join([*tables, *views])
 
 
-class ParquetSink:
+class ParquetSink(ThreadedSink):
     """Keep the newest version of every record as a row of the Parquet files of its kind."""
 
     single_writer: ClassVar[bool] = True
     is_durable: ClassVar[bool] = True
 
     def __init__(self, location: str, policy_digest: str) -> None:
+        super().__init__()
         if not location:
             raise SinkRefused("a Parquet sink needs the path of a directory, as in parquet:traces")
         if "://" in location:
@@ -64,34 +64,20 @@ class ParquetSink:
         self._kinds: dict[str, Segments] = {}
         self._deletions = _segments(self._path, _DELETIONS)
         self._outlived: set[RecordKey] = set()
-        # A caller that was cancelled leaves its thread behind; whoever comes next waits for it here.
-        self._mutex = threading.Lock()
-
-    async def open(self) -> bool:
-        return await asyncio.to_thread(self._open)
-
-    async def write(self, batch: Sequence[Upsert]) -> None:
-        newest = newest_by_id(batch)
-        if newest:
-            await asyncio.to_thread(self._write, newest)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._close)
 
     # --------------------------------------------------------------------------------------------------------- opening
 
     def _open(self) -> bool:
-        with self._mutex:
-            if self._descriptor < 0:
-                if read_meta(self._path) is None:
-                    make_directory(self._path, self._meta, _fill)
-                self._descriptor = lock_directory(self._path)
-                try:
-                    self._load()
-                except BaseException:
-                    self._release()
-                    raise
-            return not self._deletions.entries and not any(table.entries for table in self._kinds.values())
+        if self._descriptor < 0:
+            if read_meta(self._path) is None:
+                make_directory(self._path, self._meta, _fill)
+            self._descriptor = lock_directory(self._path)
+            try:
+                self._load()
+            except BaseException:
+                self._release()
+                raise
+        return not self._deletions.entries and not any(table.entries for table in self._kinds.values())
 
     def _load(self) -> None:
         meta = admit(self._path, read_meta(self._path), self._meta)
@@ -122,21 +108,20 @@ class ParquetSink:
     # --------------------------------------------------------------------------------------------------------- writing
 
     def _write(self, batch: Sequence[Upsert]) -> None:
-        with self._mutex:
-            assert self._descriptor >= 0, "a sink is opened before it is written"
-            if not has_name(self._descriptor, self._path):
-                raise SinkRefused(f"{self._path} was moved or replaced while it was written; start again")
-            newer = [item for item in batch if item.version > self._version((item.kind, storable_text(item.id)))]
-            staged: list[tuple[Segments, list[Change]]] = []
-            try:
-                without_values(partial(self._stage, newer, staged))
-                for table, changes in staged:
-                    table.commit(changes)
-                self._note_outlived(newer)
-            except BaseException:
-                for table, changes in staged:
-                    table.abandon(changes)
-                raise
+        assert self._descriptor >= 0, "a sink is opened before it is written"
+        if not has_name(self._descriptor, self._path):
+            raise SinkRefused(f"{self._path} was moved or replaced while it was written; start again")
+        newer = [item for item in batch if item.version > self._version((item.kind, storable_text(item.id)))]
+        staged: list[tuple[Segments, list[Change]]] = []
+        try:
+            without_values(partial(self._stage, newer, staged))
+            for table, changes in staged:
+                table.commit(changes)
+            self._note_outlived(newer)
+        except BaseException:
+            for table, changes in staged:
+                table.abandon(changes)
+            raise
 
     def _version(self, key: RecordKey) -> Version:
         """Give the version that is here, deletions included; one before all versions if there is none."""
@@ -169,8 +154,7 @@ class ParquetSink:
         return living is not None and living.version > self._deletions.entries[key].version
 
     def _close(self) -> None:
-        with self._mutex:
-            self._release()
+        self._release()
 
     def _release(self) -> None:
         if self._descriptor >= 0:

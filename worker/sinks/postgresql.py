@@ -28,7 +28,7 @@ from worker.postgresql_place import (
 from worker.sink import SinkFailed, SinkRefused, Upsert
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
 from worker.sink_views import POSTGRESQL, view_queries
-from worker.sinks.threaded import ThreadedSink
+from worker.threaded_sink import ThreadedSink
 
 SCHEMA_VERSION: Final = 1
 
@@ -66,7 +66,7 @@ def _table_sql(kind: str) -> str:
     columns = _columns(kind)
     (at,) = (column.name for column in COLUMNS[kind] if column.path == ("at",))
     definitions = ", ".join(f"{name} {definition}" for name, definition in (_FIXED | columns).items())
-    hashed = [name for name in _HASHED if name in (_FIXED | columns) and (kind, name) != ("run", "run_id")]
+    hashed: list[str] = [name for name in _HASHED if name in (_FIXED | columns) and (kind, name) != ("run", "run_id")]
     # Which costs count is told over all those of a conversation.
     hashed += ["conversation"] if kind == "cost" else []
     return "".join(
