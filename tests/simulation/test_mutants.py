@@ -30,7 +30,7 @@ SEARCHES = {
     "sink-takes-what-comes-last": Search(4, 100),
     "works-on-after-revocation": Search(2, 30),
     "commits-before-reopening": Search(133, 200),
-    "compacts-facts-too-early": Search(0, 100),
+    "compacts-facts-too-early": Search(196, 300),
 }
 
 
