@@ -1,6 +1,6 @@
 """Dead letters: where a message that cannot be projected stands and why, never what it says."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -68,9 +68,9 @@ def corrupt_batch_letter(
     )
 
 
-def encode_dead_letter(letter: DeadLetter) -> tuple[bytes, bytes]:
-    """Give key and value of a dead letter; the key is the message's place, so a message refused twice is one letter."""
-    value = {
+def letter_json(letter: DeadLetter) -> dict[str, Any]:
+    """Give a dead letter's fields by the names that they have in its topic, all of them but ``lastOffset``."""
+    return {
         "topic": letter.topic,
         "partition": letter.partition,
         "offset": letter.offset,
@@ -81,6 +81,11 @@ def encode_dead_letter(letter: DeadLetter) -> tuple[bytes, bytes]:
         "projectionVersion": letter.projection_version,
         "partial": letter.is_partial,
     }
+
+
+def encode_dead_letter(letter: DeadLetter) -> tuple[bytes, bytes]:
+    """Give key and value of a dead letter; the key is the message's place, so a message refused twice is one letter."""
+    value = letter_json(letter)
     if letter.last_offset is not None:
         value["lastOffset"] = letter.last_offset
     return f"{letter.topic}/{letter.partition}/{letter.offset}".encode(), orjson.dumps(value)

@@ -231,20 +231,10 @@ def _place(text: str) -> tuple[str, int, int]:
 
 
 def _letter_json(kept: Any) -> dict[str, Any]:
+    from worker.dead_letters import letter_json  # noqa: PLC0415  (late, as above)
+
     letter = kept.letter
-    return {
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "timestamp": letter.timestamp_ms,
-        "reason": letter.reason,
-        "field": letter.field,
-        "byteLength": letter.byte_length,
-        "projectionVersion": letter.projection_version,
-        "partial": letter.is_partial,
-        "lastOffset": letter.last_offset,
-        "deadLetteredAt": kept.written_ms,
-    }
+    return {**letter_json(letter), "lastOffset": letter.last_offset, "deadLetteredAt": kept.written_ms}
 
 
 def _echo_letter(kept: Any, document: dict[str, Any]) -> None:

@@ -10,7 +10,13 @@ import click
 
 from worker.cli import EXIT_FAILED, EXIT_USAGE, CommandFailed, Invocation
 from worker.commands.broker import echo_json, json_option, on_broker
-from worker.commands.project import source_files_or_fail, summary_json, summary_lines, transcript_options
+from worker.commands.project import (
+    source_files_or_fail,
+    summary_json,
+    summary_lines,
+    transcript_options,
+    unbound_option,
+)
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
 from worker.source_files import SourceFile
@@ -89,13 +95,7 @@ Examples:
     show_default=True,
     help="What the files are.",
 )
-@click.option(
-    "--unbound",
-    type=click.Choice(["hold", "standalone"]),
-    default="standalone",
-    show_default=True,
-    help="With --from: what becomes of a conversation that no execution is bound to.",
-)
+@unbound_option("With --from: what becomes of a conversation that no execution is bound to.")
 @transcript_options
 @json_option
 @click.pass_obj

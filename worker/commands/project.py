@@ -34,6 +34,13 @@ def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def unbound_option(meaning: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command that projects files the option that says what becomes of an unbound conversation."""
+    return click.option(
+        "--unbound", type=click.Choice(["hold", "standalone"]), default="standalone", show_default=True, help=meaning
+    )
+
+
 def source_files_or_fail(
     paths: tuple[Path, ...], settings: Settings, harness: str | None, namespace: str | None, native_id: str | None
 ) -> tuple[list[SourceFile], list[PassedOver]]:
@@ -77,13 +84,7 @@ Examples:
     is_flag=True,
     help="Estimate the costs that no source gives, as the setting estimate_costs does, by prices_file or our table.",
 )
-@click.option(
-    "--unbound",
-    type=click.Choice(["hold", "standalone"]),
-    default="standalone",
-    show_default=True,
-    help="What becomes of a conversation that no execution is bound to: nothing yet, or a run of its own.",
-)
+@unbound_option("What becomes of a conversation that no execution is bound to: nothing yet, or a run of its own.")
 @transcript_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document; not with --to -.")
 @click.pass_obj

@@ -40,9 +40,9 @@ from worker.clickhouse_place import (
     read_meta,
 )
 from worker.clickhouse_server import connect, told
-from worker.sink import SinkFailed, SinkRefused, Upsert
+from worker.sink import SinkRefused, Upsert
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
-from worker.threaded_sink import ThreadedSink
+from worker.threaded_sink import ServerSink
 
 _Result = TypeVar("_Result")
 
@@ -80,7 +80,7 @@ def _positions(kind: str) -> tuple[list[int], list[int]]:
 _POSITIONS: Final = {kind: _positions(kind) for kind in COLUMNS}
 
 
-class ClickHouseSink(ThreadedSink):
+class ClickHouseSink(ServerSink[Client]):
     """Keep the newest version of every record in one database, for any number of writers."""
 
     single_writer: ClassVar[bool] = False
@@ -90,32 +90,19 @@ class ClickHouseSink(ThreadedSink):
         super().__init__()
         self._place = place_of(location)
         self._policy_digest = policy_digest
-        self._client: Client | None = None
         # What the place pointed to when it was opened; another table lacks what was written into this one.
         self._table: str | None = None
 
-    def _close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+    def _connect(self) -> Client:
+        return connect(self._place.server)
 
-    def _told(self, work: Callable[[Client], _Result]) -> _Result:
-        """Work with the client that is open, or with a new one after that one failed."""
-        if self._client is None:
-            self._client = connect(self._place.server)
-        client = self._client
-        try:
-            return told(self._place.server, lambda: work(client))
-        except SinkFailed:
-            # Whatever state it is in, the next one begins anew.
-            self._client = None
-            client.close()
-            raise
+    def _told(self, work: Callable[[], _Result]) -> _Result:
+        return told(self._place.server, work)
 
     # ------------------------------------------------------------------------------------------------------ opening
 
     def _open(self) -> bool:
-        return self._told(self._opened)
+        return self._connected(self._opened)
 
     def _opened(self, client: Client) -> bool:
         meta = read_meta(client, self._place)
@@ -146,7 +133,7 @@ class ClickHouseSink(ThreadedSink):
     # ------------------------------------------------------------------------------------------------------ writing
 
     def _write(self, batch: Sequence[Upsert]) -> None:
-        self._told(lambda client: self._apply(client, batch))
+        self._connected(lambda client: self._apply(client, batch))
 
     def _apply(self, client: Client, batch: Sequence[Upsert]) -> None:
         # Between two writes another table may have been put in this one's place.

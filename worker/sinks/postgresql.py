@@ -25,10 +25,10 @@ from worker.postgresql_place import (
     told,
     transaction,
 )
-from worker.sink import SinkFailed, SinkRefused, Upsert
+from worker.sink import SinkRefused, Upsert
 from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
 from worker.sink_views import POSTGRESQL, view_queries
-from worker.threaded_sink import ThreadedSink
+from worker.threaded_sink import ServerSink
 
 SCHEMA_VERSION: Final = 1
 
@@ -119,7 +119,7 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 
 
-class PostgreSQLSink(ThreadedSink):
+class PostgreSQLSink(ServerSink[Connection]):
     """Keep the newest version of every record in one schema, for any number of writers."""
 
     single_writer: ClassVar[bool] = False
@@ -129,32 +129,22 @@ class PostgreSQLSink(ThreadedSink):
         super().__init__()
         self._place = place_of(location)
         self._policy_digest = policy_digest
-        self._connection: Connection | None = None
         # Another schema of the same name and policy lacks what was written into the one that was opened.
         self._made_as: str | None = None
 
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+    def _connect(self) -> Connection:
+        return connect(self._place)
 
-    def _told(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Work on the connection that is open, or on a new one after that one failed."""
-        if self._connection is None or self._connection.broken or self._connection.closed:
-            self._connection = connect(self._place)
-        connection = self._connection
-        try:
-            return told(self._place, lambda: work(connection))
-        except SinkFailed:
-            # Whatever state it is in, the next one begins anew.
-            self._connection = None
-            connection.close()
-            raise
+    def _is_lost(self, connection: Connection) -> bool:
+        return connection.broken or connection.closed
+
+    def _told(self, work: Callable[[], _Result]) -> _Result:
+        return told(self._place, work)
 
     # ------------------------------------------------------------------------------------------------------ opening
 
     def _open(self) -> bool:
-        return self._told(self._opened)
+        return self._connected(self._opened)
 
     def _opened(self, connection: Connection) -> bool:
         with transaction(connection, self._place):
@@ -213,7 +203,7 @@ class PostgreSQLSink(ThreadedSink):
     # ------------------------------------------------------------------------------------------------------ writing
 
     def _write(self, batch: Sequence[Upsert]) -> None:
-        self._told(lambda connection: self._apply(connection, batch))
+        self._connected(lambda connection: self._apply(connection, batch))
 
     def _apply(self, connection: Connection, batch: Sequence[Upsert]) -> None:
         with transaction(connection, self._place):
