@@ -3,7 +3,8 @@
 As its documentation shows it: a batch subscriber per hop (`batch=True`) with `AckPolicy.NACK_ON_ERROR`, which commits a
 batch after its handler has returned and reads it again when it raised, and `publish_batch` with a key per message. A
 handler returns after everything it published was acknowledged and the sink's write was durable. The state of the fold
-is in memory per partition: FastStream has no state of its own.
+is in memory per partition: FastStream has no state of its own, so a failure, after which it would hand out the batch
+again to a state that has joined it, ends the process.
 
 Tuned: raw bytes past the decoder, batches of up to 5,000 messages without a wait, snappy and full producer batches as
 in the worker, uvloop. A published batch has one partition, one size limit and one set of headers, so messages are
@@ -20,11 +21,21 @@ from faststream import AckPolicy, FastStream
 from faststream.kafka import KafkaBroker, KafkaPublishMessage
 from faststream.kafka.annotations import KafkaMessage
 
-from tests.bench.peers.hops import BATCH_MESSAGES, Exporting, Folding, Header, Outgoing, Projecting, RecordRow
+from tests.bench.peers.hops import (
+    BATCH_MESSAGES,
+    Exporting,
+    Folding,
+    Header,
+    Outgoing,
+    Projecting,
+    RecordRow,
+    ending_on_failure,
+)
 from tests.bench.place import Place
 
 _BATCH_BYTES = 512 * 1024
-_ROW_BYTES = 64
+# Of one message beside its key and value: its length, and the headers that FastStream adds.
+_ROW_BYTES = 200
 
 Target = tuple[str, int, tuple[Header, ...]]
 
@@ -66,25 +77,27 @@ def make_app(place: Place) -> FastStream:
 
     @broker.subscriber(*place.topics.sources.values(), group_id=f"{place.app_id}-project", **reading)
     async def project(message: KafkaMessage) -> None:
-        rows = message.raw_message
-        await send(
-            outgoing
-            for row in rows
-            for outgoing in projecting.facts_of(row.topic, row.partition, row.offset, row.key, row.value)
-        )
+        with ending_on_failure():
+            await send(
+                outgoing
+                for row in message.raw_message
+                for outgoing in projecting.facts_of(row.topic, row.partition, row.offset, row.key, row.value)
+            )
 
     @broker.subscriber(place.topics.facts, group_id=f"{place.app_id}-fold", **reading)
     async def fold(message: KafkaMessage) -> None:
         rows = defaultdict(list)
         for row in message.raw_message:
             rows[row.partition].append((row.offset, row.key, row.value))
-        for partition, items in rows.items():
-            await send(folding.fold(partition, items))
+        with ending_on_failure():
+            for partition, items in rows.items():
+                await send(folding.fold(partition, items))
 
     @broker.subscriber(place.topics.records, group_id=f"{place.app_id}-export", **reading)
     async def export(message: KafkaMessage) -> None:
         rows = [RecordRow(row.offset, row.timestamp, row.key, row.value, row.headers) for row in message.raw_message]
-        await exporting.sink.write(exporting.upserts(rows))
+        with ending_on_failure():
+            await exporting.sink.write(exporting.upserts(rows))
 
     async def open_sink() -> None:
         await exporting.sink.open()

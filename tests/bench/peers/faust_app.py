@@ -2,9 +2,9 @@
 
 As Faust's user guide shows it: one agent per hop over `stream.take_events`, which acknowledges a batch only after the
 agent has come back for the next one; `send` gives a delivery for each message, and the agent awaits all of a batch
-before it comes back. What is read is therefore committed after what was made of it is durable, except that Faust
-acknowledges a batch whose agent raised, too. The state of the fold is in memory per partition; a table would add a
-changelog message per change.
+before it comes back. What is read is therefore committed after what was made of it is durable; because Faust would
+acknowledge a batch whose agent raised, too, a failure ends the process. The state of the fold is in memory per
+partition; a table would add a changelog message per change.
 
 Tuned: raw bytes instead of a codec, batches of what comes within a tenth of a second, snappy and full producer batches
 as in the worker, uvloop (FAUST_LOOP), no web server, no leader topic, offsets committed every second, `-l info` (with
@@ -19,7 +19,15 @@ from typing import Any
 
 import faust
 
-from tests.bench.peers.hops import BATCH_MESSAGES, Exporting, Folding, Outgoing, Projecting, RecordRow
+from tests.bench.peers.hops import (
+    BATCH_MESSAGES,
+    Exporting,
+    Folding,
+    Outgoing,
+    Projecting,
+    RecordRow,
+    ending_on_failure,
+)
 from tests.bench.place import Place
 
 _WITHIN_S = 0.1
@@ -56,14 +64,15 @@ def make_app(place: Place) -> faust.App:
     @app.agent(sources)
     async def project(stream: Any) -> None:
         async for events in stream.take_events(BATCH_MESSAGES, within=_WITHIN_S):
-            messages = [event.message for event in events]
-            await send(
-                outgoing
-                for message in messages
-                for outgoing in projecting.facts_of(
-                    message.topic, message.partition, message.offset, message.key, message.value
+            with ending_on_failure():
+                messages = [event.message for event in events]
+                await send(
+                    outgoing
+                    for message in messages
+                    for outgoing in projecting.facts_of(
+                        message.topic, message.partition, message.offset, message.key, message.value
+                    )
                 )
-            )
 
     @app.agent(facts)
     async def fold(stream: Any) -> None:
@@ -72,8 +81,9 @@ def make_app(place: Place) -> faust.App:
             for event in events:
                 message = event.message
                 rows[message.partition].append((message.offset, message.key, message.value))
-            for partition, items in rows.items():
-                await send(folding.fold(partition, items))
+            with ending_on_failure():
+                for partition, items in rows.items():
+                    await send(folding.fold(partition, items))
 
     @app.agent(records)
     async def export(stream: Any) -> None:
@@ -81,7 +91,8 @@ def make_app(place: Place) -> faust.App:
         async for events in stream.take_events(BATCH_MESSAGES, within=_WITHIN_S):
             messages = [event.message for event in events]
             rows = [RecordRow(one.offset, 0, one.key, one.value, list(one.headers or ())) for one in messages]
-            await exporting.sink.write(exporting.upserts(rows))
+            with ending_on_failure():
+                await exporting.sink.write(exporting.upserts(rows))
 
     return app
 

@@ -4,7 +4,11 @@ Nothing here knows a framework, waits or decides when something is durable; what
 because the traffic holds nothing that is wrong.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from projections.facts import decode_fact, encode_fact, partition_of
@@ -20,6 +24,20 @@ GENERATION = 1
 BATCH_MESSAGES = 5_000
 
 Header = tuple[str, bytes]
+
+
+@contextlib.contextmanager
+def ending_on_failure() -> Iterator[None]:
+    """End the process when a hop fails: its fold may have joined what was never published, and must not go on.
+
+    Left to themselves, frameworks go on with the next batch, or with the same one and the state as it is.
+    """
+    try:
+        yield
+    except Exception:  # noqa: BLE001  (whatever it was)
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 class Outgoing(NamedTuple):
