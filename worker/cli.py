@@ -201,6 +201,9 @@ _COMMANDS: Final = {
 def cli(context: click.Context, config: Path | None, *, debug: bool) -> None:
     """Project workflow runs, gates, ledger changes and transcripts into deterministic traces."""
     context.obj = Invocation(config, debug)
+    if os.environ.get("NO_COLOR"):
+        # What people set who want no colours on a terminal either (no-color.org).
+        context.color = False
 
 
 @cli.command(

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from worker.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PROGRAM, cli
+from worker.doctor_findings import error
 
 ROOT = Path(__file__).resolve().parents[2]
 # What stands in an example for something else than one of our commands.
@@ -129,3 +132,20 @@ def test_completion_knows_commands_and_their_options() -> None:
     assert told.split() == ["plain,doctor"]
     told = program(_TRACE_PROJECTOR_COMPLETE="bash_complete", COMP_WORDS="trace-projector doctor --st", COMP_CWORD="2")
     assert told.split() == ["plain,--strict"]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_colours_are_for_terminals_and_for_those_who_want_them(
+    is_terminal: bool, no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(work: Any) -> Any:
+        work.close()
+        return [error("source_missing", "topic runs", "there is none", "make it")], []
+
+    monkeypatch.setattr("worker.commands.topics.on_broker", found)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    told = CliRunner().invoke(cli, ["topics", "check"], color=is_terminal).output
+    assert "topic runs [source_missing]" in told
+    assert ("\x1b[" in told) is coloured
