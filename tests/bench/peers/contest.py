@@ -61,26 +61,45 @@ PEERS: dict[str, Peer] = {
 def measure_all(
     message_count: int, warm_up: int = 1_000, names: Sequence[str] = tuple(PEERS)
 ) -> dict[str, dict[str, float]]:
-    """Measure the worker and its peers with the same messages on one broker, the worker first."""
+    """Measure the worker and its peers with the same messages on one broker, the worker before and after the others.
+
+    So what else these cores have to do, more or less of it as time goes by, is not only one side's.
+    """
     if not _PYTHON.exists():
         sys.exit("the frameworks are not installed; run: make build/peers/complete")
     os.environ[KEY_VARIABLE] = KEY
     messages = make_traffic(warm_up + message_count)
     with one_broker() as (cluster, directory):
-        with WorkerSite(cluster, directory, "bench-worker") as site:
-            rows = {"worker": site.run(messages, warm_up).figures()}
+
+        def run_worker(app_id: str) -> Run:
+            with WorkerSite(cluster, directory, app_id) as site:
+                run = site.run(messages, warm_up)
             check_rows(site.place, messages)
+            return run
+
+        rows: dict[str, dict[str, float]] = {"worker": {}}
+        first = run_worker("bench-worker-first")
         for name in names:
             part = messages[: warm_up + int(message_count * PEERS[name].share)]
             place = Place.on(cluster.bootstrap_servers, f"bench-{name}", directory)
             rows[name] = measure(PEERS[name], place, part, warm_up).figures()
             check_rows(place, part)
-    worker = rows["worker"]
+        worker = rows["worker"]
+        worker |= _together(first, run_worker("bench-worker-last")).figures()
     for name in names:
         worker[f"duckdb_to_{name}"] = worker["messages_per_s"] / rows[name]["messages_per_s"]
         # Other work on the same cores makes everybody slower, but not everybody's work more.
         worker[f"cpu_of_{name}_to_duckdb"] = rows[name]["cpu_us_per_message"] / worker["cpu_us_per_message"]
     return rows
+
+
+def _together(one: Run, other: Run) -> Run:
+    return Run(
+        one.messages + other.messages,
+        one.took_s + other.took_s,
+        one.cpu_s + other.cpu_s,
+        max(one.peak_rss_mib, other.peak_rss_mib),
+    )
 
 
 def check_rows(place: Place, messages: Sequence[SourceMessage]) -> None:
