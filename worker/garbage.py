@@ -14,4 +14,4 @@ _YOUNG_OBJECTS: Final = 20_000
 def collect_rarely() -> None:
     """Set the rhythm of this process, and look no more at what has been imported, which lives as long as it does."""
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, 10, 10)
+    gc.set_threshold(_YOUNG_OBJECTS, 10, 5)

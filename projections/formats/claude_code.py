@@ -147,7 +147,8 @@ class _Response:
 
     def hold(self, item: Item) -> None:
         """Keep an item with the response: what is copied is copied together."""
-        item.group = self
+        # Not the response itself, which knows the item: nobody would free two that hold each other.
+        item.group = self.call
         item.withdrawn = self.withdrawn
         self.items.append(item)
 
@@ -255,7 +256,6 @@ class ClaudeCodeAssembly(Items):
             fields["turn"] = turn
         call = Item("call", conversation_item_ref(self.identity, "response", native_id), at, {**fields, "span": span})
         response = _Response(native_id, call)
-        call.group = response
         self.put(call, position)
         earlier.append(response)
         if line["request"] is not None:
@@ -318,7 +318,7 @@ class ClaudeCodeAssembly(Items):
     ) -> None:
         """Add a tool call, unless the same response already has it (it was streamed again)."""
         same_id = self._calls.setdefault(call_id, [])
-        if any(call.group is response for call in same_id):
+        if any(call.group is response.call for call in same_id):
             return
         native_id = call_id if not same_id else f"{response.native_id}#{call_id}"
         fields: dict[str, Any] = {"callKind": "tool", "name": name, "namespace": None, "conversation": self._ref}

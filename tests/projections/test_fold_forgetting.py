@@ -1,5 +1,6 @@
 """A fold that keeps nothing in memory says what one says that keeps everything."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from projections.aggregates.conversation import Unbound
 from projections.facts import Fact, decode_fact, encode_fact
 from projections.fold import Fold, FoldResult
+from projections.formats.assembly import Item
 from tests.sizes import examples
 from tests.worlds.cluster import Cluster, place
 from tests.worlds.world import World
@@ -166,3 +168,28 @@ def test_totals_wait_until_everything_that_was_restored_is_settled() -> None:
     fold.restore([(0, Fact("execution:e", "record", (1,), {"revision": 1}))])
     with pytest.raises(AssertionError, match="settled"):
         fold.totals()
+
+
+def test_what_is_let_go_is_freed_without_anybody_looking_for_garbage() -> None:
+    cluster = Cluster(1)
+    for message in place([message for seed in range(6) for message in World(seed).messages], None, 2):
+        cluster.project(message)
+    facts = [decode_fact(key, value) for key, value in cluster.logs[0] if value is not None]
+    gc.collect()
+    before = _items_in_memory()
+    gc.disable()
+    try:
+        fold = Fold(generation=1, unbound="standalone", load=lambda _name: ())
+        fold.apply(list(enumerate(facts)))
+        assert _items_in_memory() > before + 100
+        # What is large and was touched lately stays: nothing is touched for a while.
+        for offset in range(10):
+            fold.apply([(len(facts) + offset, fact("last", offset))])
+        fold.let_go(0)
+        assert (fold.facts_held, _items_in_memory()) == (0, before)
+    finally:
+        gc.enable()
+
+
+def _items_in_memory() -> int:
+    return sum(isinstance(one, Item) for one in gc.get_objects())
