@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
 
 def workloads(records: Sequence[int], calls: int, runs: int) -> list[Workload]:
     """Give the ways to grow: many records, one conversation without end, many small runs."""
-    of_calls, of_runs = [calls // 10, calls // 2, calls * 8 // 10], [runs // 10, runs // 2, runs * 8 // 10]
+    of_calls, of_runs = ([count // 5, count // 2, count * 8 // 10] for count in (calls, runs))
     return [
         Workload("records", traffic, None, records),
         Workload("records_let_go", traffic, None, records, FACTS_MAX),
