@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from tests.worker.sinks.destinations import DOC_RUN, POLICY, REPOSITORY, DeltaDestination, deletion, run_record, upsert
-from tests.worker.sinks.test_duckdb_file import WRITER
+from tests.worker.sinks.killed_writer import assert_whole, batches_of_a_killed_writer, rows_by_batch
 from worker.delta_place import POLICY_PROPERTY, TABLES, VERSION_PROPERTY
 from worker.directory_place import META_NAME
 from worker.record_reader import RecordsUnreadable, open_reader
@@ -180,20 +179,8 @@ def test_a_writer_that_others_are_always_before_is_put_off_and_loses_nothing(
 def test_a_killed_writer_leaves_whole_batches_and_every_one_that_it_had_acknowledged(
     tables: DeltaDestination, delay_s: float
 ) -> None:
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, tables.url], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "0\n"
-    time.sleep(delay_s)
-    writer.send_signal(signal.SIGKILL)
-    out, _ = writer.communicate()
-    acknowledged = [0, *map(int, out.split())]
-    held = sorted(int(record_id.partition("-")[0]) for _, record_id in tables.write([]))
-    counts = {number: len(list(group)) for number, group in itertools.groupby(held)}
-    assert set(counts.values()) == {50}
-    assert list(counts) == list(range(len(counts)))
-    assert len(acknowledged) <= len(counts) <= len(acknowledged) + 1
+    acknowledged = batches_of_a_killed_writer(tables.url, delay_s)
+    assert_whole(rows_by_batch(tables.write([])), acknowledged)
 
 
 def test_a_deletion_that_was_remembered_and_not_applied_is_applied_when_it_comes_again(

@@ -1,13 +1,10 @@
 """The DuckDB file: its columns and views, its readers, its permissions, and what a crash or another release left."""
 
 import asyncio
-import itertools
 import os
-import signal
 import stat
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +23,7 @@ from tests.worker.sinks.destinations import (
     run_record,
     upsert,
 )
+from tests.worker.sinks.killed_writer import assert_whole, batches_of_a_killed_writer, rows_by_batch
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sinks import duckdb_file
 
@@ -125,40 +123,14 @@ def test_what_others_may_read_while_a_batch_is_written_holds_nothing_of_it(file:
     ]
 
 
-WRITER = """
-import asyncio, sys
-from tests.worker.sinks.destinations import POLICY, run_record, upsert
-from worker.sink import open_sink
-
-async def main():
-    sink = open_sink(sys.argv[1], POLICY)
-    await sink.open()
-    for number in range(10_000):
-        await sink.write([upsert(run_record(f"{number}-{part}", error="x" * 2_000), number) for part in range(50)])
-        print(number, flush=True)
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.parametrize("name", ["duckdb", "jsonl"])
 @pytest.mark.parametrize("delay_s", [0.31, 0.57, 1.13])
 def test_a_killed_writer_leaves_whole_batches_and_every_one_that_it_had_acknowledged(
     tmp_path: Path, name: str, delay_s: float
 ) -> None:
     destination = DESTINATIONS[name](tmp_path)
-    writer = python(WRITER, destination.url)
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "0\n"
-    time.sleep(delay_s)
-    writer.send_signal(signal.SIGKILL)
-    out, _ = writer.communicate()
-    acknowledged = [0, *map(int, out.split())]
-    held = sorted(int(record_id.partition("-")[0]) for _, record_id in destination.write([]))
-    counts = {number: len(list(group)) for number, group in itertools.groupby(held)}
-    assert set(counts.values()) == {50}
-    assert list(counts) == list(range(len(counts)))
-    assert len(acknowledged) <= len(counts) <= len(acknowledged) + 1
+    acknowledged = batches_of_a_killed_writer(destination.url, delay_s)
+    assert_whole(rows_by_batch(destination.write([])), acknowledged)
 
 
 # --------------------------------------------------------------------------------------------- files that are not ours

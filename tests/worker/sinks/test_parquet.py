@@ -1,17 +1,12 @@
 """The directory of Parquet files: a row per id at any moment, names, bytes, crashes, and what others left there."""
 
 import asyncio
-import itertools
 import json
 import os
 import random
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +18,12 @@ import pytest
 from tests.worker.sinks.destinations import (
     DOC_RUN,
     POLICY,
-    REPOSITORY,
     ParquetDestination,
     deletion,
     run_record,
     upsert,
 )
-from tests.worker.sinks.test_duckdb_file import WRITER
+from tests.worker.sinks.killed_writer import BATCH_ROWS, batches_of_a_killed_writer, rows_by_batch
 from worker import parquet_segments
 from worker.directory_place import META_NAME
 from worker.parquet_segments import Segments
@@ -194,23 +188,14 @@ def test_a_write_replaces_only_the_files_whose_rows_it_changes(
 def test_a_killed_writer_leaves_whole_files_and_everything_that_it_had_acknowledged(
     directory: ParquetDestination, delay_s: float
 ) -> None:
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, directory.url], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "0\n"
-    time.sleep(delay_s)
-    writer.send_signal(signal.SIGKILL)
-    out, _ = writer.communicate()
-    acknowledged = [0, *map(int, out.split())]
+    acknowledged = batches_of_a_killed_writer(directory.url, delay_s)
     with duckdb.connect() as connection:
         pattern = f"{directory.path}/trace_run/*.parquet"
         (counts,) = connection.execute(f"SELECT count(*), count(DISTINCT id) FROM '{pattern}'").fetchall()  # noqa: S608
     assert counts[0] == counts[1]
-    held = sorted(int(record_id.partition("-")[0]) for _, record_id in directory.write([]))
-    whole = [number for number, group in itertools.groupby(held) if len(list(group)) == 50]
-    assert set(acknowledged) <= set(whole)
-    assert len(held) <= 50 * (len(acknowledged) + 1)
+    held = rows_by_batch(directory.write([]))
+    assert set(acknowledged) <= {number for number, rows in held.items() if rows == BATCH_ROWS}
+    assert sum(held.values()) <= BATCH_ROWS * (len(acknowledged) + 1)
     assert not list(directory.path.rglob("*.partial"))
     again = [upsert(run_record(f"0-{part}", error="x" * 2_000), 0) for part in range(50)]
     assert directory.write(again).keys() >= {item.key for item in again}
