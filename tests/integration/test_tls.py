@@ -35,27 +35,34 @@ def keytool(store: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def make_certificates(directory: Path) -> tuple[Path, Path]:
-    """Make a key store with a certificate for the loopback address, and give it and the certificate that signed it."""
+_MAKE = ("-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "2")
+
+
+def make_authority(directory: Path) -> tuple[Path, Path]:
+    """Make a key store with a certificate that may sign others, and give it and the certificate."""
     directory.mkdir()
     store, ca_file = directory / "broker.p12", directory / "ca.pem"
-    make = ("-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "2")
     keytool(
-        store, *make, "-alias", "ca", "-dname", "CN=test authority", "-ext", "bc:c=ca:true", "-ext", "ku=keyCertSign"
+        store, *_MAKE, "-alias", "ca", "-dname", "CN=test authority", "-ext", "bc:c=ca:true", "-ext", "ku=keyCertSign"
     )
     keytool(store, "-exportcert", "-rfc", "-alias", "ca", "-file", str(ca_file))
+    return store, ca_file
+
+
+def certify_broker(store: Path) -> None:
+    """Put a certificate for the loopback address, signed by the authority, into a store in the authority's stead."""
     names = f"san=ip:{LOOPBACK},dns:localhost"
-    keytool(store, *make, "-alias", "broker", "-dname", "CN=localhost", "-ext", names, "-signer", "ca")
+    keytool(store, *_MAKE, "-alias", "broker", "-dname", "CN=localhost", "-ext", names, "-signer", "ca")
     # The broker takes the first key that it finds.
     keytool(store, "-delete", "-alias", "ca")
-    return store, ca_file
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("tls")
-    store, ca_file = make_certificates(directory / "right")
-    _, other_ca_file = make_certificates(directory / "wrong")
+    store, ca_file = make_authority(directory / "right")
+    certify_broker(store)
+    _, other_ca_file = make_authority(directory / "wrong")
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
     settings = {
         "sasl.enabled.mechanisms": "PLAIN",
