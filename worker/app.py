@@ -26,7 +26,7 @@ from worker.export_policy import policy_for
 from worker.garbage import collect_rarely
 from worker.generation_watch import GenerationWatch
 from worker.generations import bind_generation, check_generation
-from worker.kafka import has_transactions, quiet_abandoned_futures
+from worker.kafka import quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError
 from worker.logs import configure_logs, error_fields
 from worker.metrics import GaugeName, Metrics
@@ -46,6 +46,7 @@ from worker.supervisor_notices import Supervisor, SupervisorNotices
 from worker.topic_ids import topic_identities
 from worker.topic_scan import BrokerFailed, broker_errors, open_scan
 from worker.topics import StartError, own_topics, prepare_topics
+from worker.transaction_probe import has_transactions
 from worker.web.health import Readiness, add_pages
 from worker.web.letters import Letters
 from worker.web.pages import RecordPages, open_pages

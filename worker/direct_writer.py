@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from worker.kafka import Producer, has_transactions, idempotent_producer, plain_producer, start_producer
+from worker.kafka import Producer, idempotent_producer, plain_producer, start_producer
 from worker.settings import Settings
 from worker.topic_scan import broker_errors
+from worker.transaction_probe import has_transactions
 
 
 @asynccontextmanager

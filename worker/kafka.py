@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -11,7 +10,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import (
-    IncompatibleBrokerVersion,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
@@ -19,8 +17,6 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerClosed,
     ProducerFenced,
-    UnknownError,
-    UnsupportedVersionError,
 )
 from aiokafka.helpers import create_ssl_context
 
@@ -46,11 +42,14 @@ BATCH_BYTES = 256 * 1024
 # failing sink may keep its partitions paused for hours, so this guard is set as far away as it goes.
 _NEVER_MS = 2**31 - 1
 _REBALANCE_TIMEOUT_MS = 60_000
+# How long the broker holds a fetch that finds nothing. A client has one on its way, for the partitions of which it
+# holds nothing, and what arrives in the others waits for it: with the usual 500 ms a hop takes up to half a second.
+_FETCH_WAIT_MS = 50
+# Compressed, and of every partition at once: what a client holds beyond the batches that are being worked on.
+_PARTITION_FETCH_BYTES_MAX = 2**20
 # A transaction that a killed worker left open holds up readers until its partition is taken over, or for this long.
 _TRANSACTION_TIMEOUT_MS = 60_000
 _CLOSE_TIMEOUT_S = 3.0
-_PROBE_ATTEMPTS = 3
-_PROBE_PAUSE_S = 0.2
 _START_TIMEOUT_S = 30.0
 # An idempotent producer never gives up by itself, not even when it has lost its way.
 _DELIVERY_TIMEOUT_S = 90.0
@@ -186,9 +185,12 @@ def _consumer_options(settings: Settings) -> dict[str, Any]:
         "auto_offset_reset": "none",
         # Only facts and records are written in transactions; for sources this changes nothing.
         "isolation_level": "read_committed",
+        "fetch_max_wait_ms": _FETCH_WAIT_MS,
         "fetch_max_bytes": limits.batch_bytes_max,
         # One message above this is still delivered, alone.
-        "max_partition_fetch_bytes": max(1, min(limits.batch_bytes_max, limits.in_flight_bytes_max) // 8),
+        "max_partition_fetch_bytes": max(
+            1, min(limits.batch_bytes_max // 8, limits.in_flight_bytes_max // 8, _PARTITION_FETCH_BYTES_MAX)
+        ),
     }
 
 
@@ -243,35 +245,6 @@ async def start_producer(producer: Producer) -> None:
     except BaseException:
         await producer.abandon()
         raise
-
-
-async def has_transactions(settings: Settings) -> bool:
-    """Find out by trying whether the broker gives out producer ids, without which nothing can be fenced.
-
-    The embedded broker answers with its general error code; a real broker may do so once in trouble, hence the tries.
-    """
-    # aiokafka calls the answer that is looked for here an unexpected error.
-    sender_log = logging.getLogger("aiokafka.producer.sender")
-    sender_log.setLevel(logging.CRITICAL)
-    try:
-        return await _gets_producer_id(settings)
-    finally:
-        sender_log.setLevel(logging.NOTSET)
-
-
-async def _gets_producer_id(settings: Settings) -> bool:
-    for _ in range(_PROBE_ATTEMPTS):
-        producer = transactional_producer(settings, f"{settings.app_id}-fencing-probe")
-        try:
-            await start_producer(producer)
-        except (IncompatibleBrokerVersion, UnsupportedVersionError):
-            return False
-        except UnknownError:
-            await asyncio.sleep(_PROBE_PAUSE_S)
-        else:
-            await producer.abandon()
-            return True
-    return False
 
 
 @contextlib.contextmanager

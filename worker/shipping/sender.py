@@ -16,7 +16,6 @@ from worker.kafka import (
     Producer,
     TopicPartition,
     admin_client,
-    has_transactions,
     idempotent_producer,
     log_reader,
     plain_producer,
@@ -24,6 +23,7 @@ from worker.kafka import (
 )
 from worker.settings import Settings
 from worker.shipping.state import Target
+from worker.transaction_probe import has_transactions
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 # So many of a client's own time-outs without an acknowledgement mean that nobody is going to give one.
