@@ -31,7 +31,19 @@ class Secured(NamedTuple):
 def keytool(store: Path, *arguments: str) -> None:
     program = shutil.which("keytool")
     assert program is not None, "keytool comes with the Java that runs the broker"
-    command = [program, *arguments, "-keystore", str(store), "-storetype", "PKCS12", "-storepass", _STORE_PASSWORD]
+    # It runs for a moment: the quick compiler and the plain collector spare half of it.
+    quick = ("-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC")
+    command = [
+        program,
+        *quick,
+        *arguments,
+        "-keystore",
+        str(store),
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        _STORE_PASSWORD,
+    ]
     subprocess.run(command, check=True, capture_output=True)
 
 
