@@ -16,7 +16,7 @@ from tests.sizes import sized
 
 ROOT = Path(__file__).resolve().parents[2]
 # `make simulate SEEDS=1000` runs as many by hand.
-SEEDS = sized(40, 1_000)
+SEEDS = sized(16, 1_000)
 _TIMEOUT_S = 1_500
 _STORMS_MAX = 200
 
