@@ -8,6 +8,7 @@ doing it once more finishes one that was interrupted.
 import ctypes
 import fcntl
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -58,13 +59,17 @@ def _rename_unless_there(fresh: Path, path: Path) -> None:
 
 
 def write_meta(directory: Path, meta: dict[str, Any]) -> None:
-    """Replace what a directory says of itself, in one step."""
-    replace_file(directory / META_NAME, orjson.dumps(meta, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    """Replace what a directory says of itself, in one step; several may do so at once."""
+    data = orjson.dumps(meta, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    replace_file(directory / META_NAME, data, mark=f".{secrets.token_hex(4)}")
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone under another name, make it durable, and give it its own."""
-    temporary = path.with_name(f".{path.name}.partial")
+def replace_file(path: Path, data: bytes, mark: str = "") -> None:
+    """Write a file for its owner alone under another name, make it durable, and give it its own.
+
+    Only whoever holds the directory alone needs no ``mark`` of its own, and finds again what a crash left behind.
+    """
+    temporary = path.with_name(f".{path.name}{mark}.partial")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -1,6 +1,7 @@
 """A machine that runs workers one after the other: whatever ends a worker, the next one is started a while later."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -81,9 +82,12 @@ class Machine:
         for wait in waits:
             wait.cancel()
         stop = asyncio.ensure_future(roles.stop())
-        done, _ = await asyncio.wait([stop], timeout=self._settings.limits.shutdown_drain_s + _STOP_SPARE_S)
+        # Second by second: of the time in which the machine stands still, one counts.
+        for _ in range(math.ceil(self._settings.limits.shutdown_drain_s + _STOP_SPARE_S)):
+            if (await asyncio.wait([stop], timeout=1.0))[0]:
+                break
         reason = roles.crash_reason
-        if not done:
+        if not stop.done():
             reason = reason or TimeoutError("the worker did not stop in time")
         if reason is not None:
             self.ends.append(reason)

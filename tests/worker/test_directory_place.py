@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from worker.directory_place import (
     policy_of,
     read_meta,
     switch,
+    write_meta,
 )
 from worker.sink import SinkBusy, SinkRefused
 
@@ -163,3 +165,12 @@ def test_of_two_that_make_a_directory_the_first_wins(place: Path) -> None:
     make(place, "second", "policy")
     assert word_of(place) == "first"
     assert [path.name for path in place.parent.iterdir()] == ["traces"]
+
+
+def test_several_may_write_at_once_what_a_directory_says_of_itself(tmp_path: Path) -> None:
+    metas = [{"policy_digest": str(number)} for number in range(8)]
+    with ThreadPoolExecutor(len(metas)) as pool:
+        for written in [pool.submit(write_meta, tmp_path, meta) for meta in metas * 10]:
+            written.result()
+    assert read_meta(tmp_path) in metas
+    assert list(tmp_path.iterdir()) == [tmp_path / META_NAME]

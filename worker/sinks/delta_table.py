@@ -111,7 +111,7 @@ class DeltaSink(ThreadedSink):
             if version < SCHEMA_VERSION:
                 self._on_top(table, partial(_migrate, table, name))
             tables[name] = table
-        if place.is_local:
+        if place.is_local and read_meta(place.path) != self._meta:
             write_meta(place.path, self._meta)
         return tables
 
