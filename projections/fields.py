@@ -54,11 +54,18 @@ class Row:
     def raw(self, name: str) -> Any:
         """Give a field as it stands; None when it is absent."""
         value = self._row.get(name, _ABSENT)
-        return self._row.get(_SNAKE.get(name) or snake_case(name)) if value is _ABSENT else value
+        return self._row.get(snake_case(name)) if value is _ABSENT else value
 
     def has(self, name: str) -> bool:
         """Say whether the field is there, null included."""
         return name in self._row or snake_case(name) in self._row
+
+    def is_filler(self, *names: str) -> bool:
+        """Say whether one of these texts, none of which is ever empty, is.
+
+        Change capture that is given the key of a deleted row alone fills its other columns with empty texts and zeros.
+        """
+        return any(self.raw(name) == "" for name in names)
 
     def refuse(self, name: str, reason: str = "invalid_field") -> ProjectionError:
         """Make the error that names one field."""

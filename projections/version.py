@@ -7,4 +7,4 @@ records anew beside the old ones.
 
 from typing import Final
 
-PROJECTION_VERSION: Final = 1
+PROJECTION_VERSION: Final = 2

@@ -56,7 +56,7 @@ def read_event(
     if parsed is not None and type(parsed) is not dict:
         raise ProjectionError("not_an_object")
     row = None if parsed is None else _payload(parsed)
-    if row is not None and "specversion" in row and is_cloud_event(row):
+    if row is not None and is_cloud_event(row):
         row = _carried(row, limits.depth_max)
     if row is None:
         return Event(None, None, *_read_key(key, key_fields, source))

@@ -16,7 +16,6 @@ from projections.sources.envelope import Event
 from projections.sources.gates import encoded_policy_gate_id, is_policy_gate, read_human_gate, read_policy_gate
 
 _POLICY_BODY = ("at", "decidedBy", "policyRule", "verdict", "reason")
-_NEVER_EMPTY = ("status", "decidedBy", "verdict")
 
 
 def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
@@ -37,12 +36,9 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
 
 
 def _is_whole(before: Any) -> bool:
-    """Say whether a deleted row names its body.
-
-    Change capture often keeps only the key, and fills other columns with null, or with empty texts and zeros.
-    """
+    """Say whether a deleted row names its body (change capture often keeps only the key)."""
     row = Row(before)
-    if any(row.raw(name) == "" for name in _NEVER_EMPTY):
+    if row.is_filler("status", "decidedBy", "verdict"):
         return False
     named = _POLICY_BODY if is_policy_gate(row) else ("createdAt",)
     return any(row.raw(name) is not None for name in named)

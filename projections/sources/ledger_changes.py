@@ -126,10 +126,7 @@ def _project_deletion(event: Event) -> list[Fact]:
 
 
 def _is_whole(row: Row) -> bool:
-    """Say whether a deleted row tells its version.
-
-    Change capture often keeps only the key, and fills other columns with null, or with empty texts and zeros.
-    """
-    if any(row.raw(name) == "" for name in ("transition", "record", "kind", "phase")):
+    """Say whether a deleted row tells its version (change capture often keeps only the key)."""
+    if row.is_filler("transition", "record", "kind", "phase"):
         return False
     return any(row.raw(name) is not None for name in ("transition", "record", "expectedRevision", "phase"))

@@ -50,8 +50,7 @@ def _project_deletion(event: Event) -> list[Fact]:
         raise ProjectionError("missing_key")
     aggregate = f"run:{event.key_id}"
     before = None if event.before is None else Row(event.before)
-    # Change capture that was given the key alone fills other columns with empty texts and zeros.
-    if before is not None and before.raw("revision") is not None and before.raw("status") != "":
+    if before is not None and before.raw("revision") is not None and not before.is_filler("status"):
         return [Fact(aggregate, "deletion", (before.count("revision"),), None, event.source)]
     partition, offset = event.source
     return [Fact(aggregate, f"tombstone:{partition}", (offset,), body=True)]

@@ -110,24 +110,31 @@ class _File:
         return TimedLine(at_s, value)
 
 
-class ClaudeCodeConversation:
+class _Conversation:
+    """What every harness has: whose the conversation is, and the file that its lines are in."""
+
+    def __init__(self, random: Random, texts: Texts, harness: str, namespace: str, source_id: str) -> None:
+        self._random = random
+        self._texts = texts
+        self._native = uuid_text(random)
+        self.identity: Json = {"harness": harness, "namespace": namespace, "nativeId": self._native}
+        self.ref = f"conversation:{harness}:{namespace}:{self._native}"
+        self._file = _File(self.identity, source_id.format(namespace=namespace, native=self._native))
+
+
+class ClaudeCodeConversation(_Conversation):
     """A Claude Code session: a response is streamed over one line per block, its results follow a line each."""
 
     _TOOLS = ("Bash", "Bash", "Read", "Edit", "Grep", "mcp__notes__search")
 
     def __init__(self, random: Random, texts: Texts, namespace: str) -> None:
-        self._random = random
-        self._texts = texts
-        native = uuid_text(random)
-        self.identity: Json = {"harness": "claude-code", "namespace": namespace, "nativeId": native}
-        self.ref = f"conversation:claude-code:{namespace}:{native}"
-        self._file = _File(self.identity, f"claude-code:{namespace}:{native}")
+        super().__init__(random, texts, "claude-code", namespace, "claude-code:{namespace}:{native}")
         self._model = random.choice(("claude-sonnet-5", "claude-sonnet-5", "claude-opus-5"))
         self._session = {
             "isSidechain": False,
             "userType": "external",
             "cwd": f"/home/agent/work/{short_id(random, 'tree')}",
-            "sessionId": native,
+            "sessionId": self._native,
             "version": "2.4.17",
             "gitBranch": "topic/retry-ledger",
         }
@@ -206,18 +213,12 @@ class ClaudeCodeConversation:
         return self._line(at_s, "user", {"role": "user", "content": [block]}, {"toolUseResult": told})
 
 
-class CodexConversation:
+class CodexConversation(_Conversation):
     """A Codex rollout: reasoning and messages, calls and their outputs, and a counter after each model request."""
 
     def __init__(self, random: Random, texts: Texts, namespace: str) -> None:
-        self._random = random
-        self._texts = texts
-        native = uuid_text(random)
-        self.identity: Json = {"harness": "codex", "namespace": namespace, "nativeId": native}
-        self.ref = f"conversation:codex:{namespace}:{native}"
-        self._file = _File(self.identity, f"codex-rollout:{namespace}:{native}:rollout")
+        super().__init__(random, texts, "codex", namespace, "codex-rollout:{namespace}:{native}:rollout")
         self._model = random.choice(("gpt-5.4", "gpt-5.5"))
-        self._native = native
         self._is_begun = False
         self._total = dict.fromkeys(
             ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens", "total_tokens"), 0

@@ -205,12 +205,13 @@ def _fraction(moment: Moment) -> float:
 
 
 def _matching(rows: Sequence[RunRow], query: Query) -> Sequence[RunRow]:
-    text = query.text.strip().casefold()
+    # Lower case, as in SQL, and not Unicode's folding: the same query finds the same runs in every destination.
+    text = query.text.strip().lower()
     tests: list[Callable[[RunRow], bool]] = []
     if query.status:
         tests.append(lambda row: row.status == query.status)
     if query.workflow:
         tests.append(lambda row: row.workflow == query.workflow)
     if text:
-        tests.append(lambda row: text in row.run_id.casefold() or text in (row.workflow or "").casefold())
+        tests.append(lambda row: text in row.run_id.lower() or text in (row.workflow or "").lower())
     return [row for row in rows if all(test(row) for test in tests)] if tests else rows

@@ -99,8 +99,8 @@ def _condition(tables: Tables, query: Query) -> tuple[str, Mapping[str, Any]]:
 
 def _choices(tables: Tables, column: str) -> tuple[str, ...]:
     rows = tables.ask(
-        f"""SELECT DISTINCT {column} FROM {tables.names["run"]} AS runs WHERE {column} <> ''
-        ORDER BY {column} LIMIT {CHOICES_MAX}""",  # noqa: S608 - our own names
+        f"""SELECT {column} FROM {tables.names["run"]} AS runs WHERE {column} <> '' GROUP BY {column}
+        ORDER BY {column}{tables.dialect.binary} LIMIT {CHOICES_MAX}""",  # noqa: S608 - our own names
         {},
     )
     return tuple(sorted(text_of_storable(text) for (text,) in rows))

@@ -17,7 +17,7 @@ from aiohttp.web import AppRunner, TCPSite
 from worker.cli import run
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
-from worker.web.health import Watched, add_pages
+from worker.web.health import Readiness, Watched, add_pages
 from worker.web.letters import Letters
 from worker.web.pages import Working, open_pages
 
@@ -25,6 +25,15 @@ ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "fixtures" / "runs"
 DOC_CHANGE = "9bf80943-7e19-5851-ab8a-c8e4e2b0f3eb"
 START_TIMEOUT_S = 30
+# Of a topic on which nothing happens: everything is assigned and restored, and there is nothing to read.
+READY = Readiness(
+    is_ready=True,
+    assigned_partitions=4,
+    ready_partitions=4,
+    paused_partitions=0,
+    stopped_partitions=0,
+    standing_partitions=0,
+)
 
 
 def database_of(directory: Path, *names: str) -> str:

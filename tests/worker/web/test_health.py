@@ -5,19 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.worker.web.serving import get, probed
+from tests.worker.web.serving import READY, get, probed
 from worker.metrics import Metrics
 from worker.web.health import Readiness
-
-# Of a topic on which nothing happens: everything is assigned and restored, and there is nothing to read.
-QUIET = Readiness(
-    is_ready=True,
-    assigned_partitions=4,
-    ready_partitions=4,
-    paused_partitions=0,
-    stopped_partitions=0,
-    standing_partitions=0,
-)
 
 
 class Watched:
@@ -28,7 +18,7 @@ class Watched:
         self._other = other
 
     def readiness(self) -> dict[str, Readiness]:
-        return {"project": QUIET, "export:out": self._other}
+        return {"project": READY, "export:out": self._other}
 
 
 @pytest.mark.parametrize(
@@ -46,10 +36,10 @@ class Watched:
 def test_a_worker_is_alive_in_any_case_and_ready_unless_it_restores_or_stands_still(
     changes: dict[str, Any], status: int
 ) -> None:
-    with probed(Watched(QUIET._replace(**changes))) as address:
+    with probed(Watched(READY._replace(**changes))) as address:
         assert get(f"{address}/healthz").status == 200
         got = get(f"{address}/readyz")
     assert got.status == status
     told = json.loads(got.text)
     assert told["ready"] is (status == 200)
-    assert told["roles"]["export:out"] == QUIET._replace(**changes)._asdict()
+    assert told["roles"]["export:out"] == READY._replace(**changes)._asdict()

@@ -5,19 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.worker.web.serving import file_of, get, hostile_records, serving, settings_of
+from tests.worker.web.serving import READY, file_of, get, hostile_records, serving, settings_of
 from worker.metrics import MessageBook, Metrics, Tally
 from worker.web.health import Readiness
 from worker.web.worker_view import SAMPLES_MAX, DeadRow, Rates, TopicRow, view_worker
-
-READY = Readiness(
-    is_ready=True,
-    assigned_partitions=4,
-    ready_partitions=4,
-    paused_partitions=0,
-    stopped_partitions=0,
-    standing_partitions=0,
-)
 
 
 class Watched:
