@@ -7,15 +7,9 @@ meanwhile, and its sink must not be written.
 import subprocess
 import time
 
-from tests.bench.loaded import Load, loaded
+from tests.bench.loaded import Load
 from tests.bench.site import cpu_s, pid_of
 from tests.integration.pipeline import PROGRAM
-
-
-def measure_all(message_count: int) -> dict[str, dict[str, float]]:
-    """Load so many messages, and replay all of them."""
-    with loaded(message_count) as load:
-        return {"first load": load.figures(), "replay": measure(load)}
 
 
 def measure(load: Load) -> dict[str, float]:

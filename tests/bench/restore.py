@@ -7,7 +7,7 @@ partitions to the moment all of them are ready; folding begins at the first offs
 import asyncio
 import time
 
-from tests.bench.loaded import Load, loaded
+from tests.bench.loaded import Load
 from tests.bench.site import PARTITIONS, Site
 from tests.integration.pipeline import WorkerProcess
 from worker.groups import open_groups
@@ -16,12 +16,6 @@ from worker.topics import fold_group, own_topics
 
 _LOOK_S = 0.02
 _PATIENCE_S = 300.0
-
-
-def measure_all(message_count: int) -> dict[str, dict[str, float]]:
-    """Load so many messages, and take their facts over."""
-    with loaded(message_count) as load:
-        return {"restore": measure(load)}
 
 
 def measure(load: Load) -> dict[str, float]:

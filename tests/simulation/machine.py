@@ -11,13 +11,12 @@ from mode.types import ServiceT
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Process, SimulatedLoop
 from worker.consumer import BatchConsumer
-from worker.lanes import Role, StopWorkerError
+from worker.lanes import Role
 from worker.metrics import Metrics
 from worker.roles.export import ExportRole
 from worker.roles.fold import FoldRole
 from worker.roles.project import ProjectRole
 from worker.settings import Settings
-from worker.sink import SinkRefused
 from worker.state import MemoryFoldStore
 
 # What Faust has beside the drain for ending a worker.
@@ -116,7 +115,3 @@ class Machine:
             self._note(f"{self.process.name} is asked to stop")
             process = self.process
             self._loop.call_soon(self._stopping.set, context=process.context)
-
-    def stopped_loudly(self) -> bool:
-        """Say whether a worker here ended because going on would have lost something."""
-        return any(isinstance(reason, StopWorkerError | SinkRefused) for reason in self.ends)
