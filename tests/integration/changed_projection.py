@@ -8,7 +8,7 @@ from typing import Any
 
 import projections.version
 
-projections.version.PROJECTION_VERSION = 2  # type: ignore[misc]
+projections.version.PROJECTION_VERSION += 1  # type: ignore[misc]
 
 from projections.aggregates import run as run_module  # noqa: E402
 from projections.aggregates.artifact import Artifact  # noqa: E402

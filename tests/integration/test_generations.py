@@ -14,6 +14,7 @@ import duckdb
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
+from projections.version import PROJECTION_VERSION
 from tests.brokers.broker import Broker
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline, WorkerProcess, duckdb_records, eventually, living_run, worlds
@@ -108,7 +109,8 @@ def test_a_changed_projection_is_built_verified_and_promoted_and_readers_never_s
 
     code, told = _ends_at_once(pipeline.worker("later release"), program=CHANGED)
     assert code == 1
-    assert "generation 1 is of projection version 1, and this program's is 2: `trace-projector rebuild` makes" in told
+    versions = f"{PROJECTION_VERSION}, and this program's is {PROJECTION_VERSION + 1}"
+    assert f"generation 1 is of projection version {versions}: `trace-projector rebuild` makes" in told
 
     reader = Reader(lambda: duckdb_moment(pipeline))
     other = Reader(lambda: jsonl_moment(pipeline.jsonl_path))
