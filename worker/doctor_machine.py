@@ -138,8 +138,6 @@ def check_disk(about: str, directory: Path) -> Iterator[Finding]:
 
 
 def _check_port(settings: Settings) -> Iterator[Finding]:
-    if not settings.web_port:
-        return
     place = f"{settings.web_host}:{settings.web_port}"
     elsewhere = "set web_port (TRACE_PROJECTOR_WEB_PORT) to a free one"
     family = socket.AF_INET6 if ":" in settings.web_host else socket.AF_INET

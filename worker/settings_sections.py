@@ -64,7 +64,7 @@ Repository = Annotated[str, AfterValidator(normalise_repository)]
 RunId = Annotated[str, matching(RUN_ID_PATTERN, "run id (text without white space)")]
 AttemptId = Annotated[str, matching(ATTEMPT_ID_PATTERN, "attempt id (workflow:RUN:STEP:ITERATION:ATTEMPT)")]
 Instant = Annotated[str, BeforeValidator(_day_or_time)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
     """How much is measured; of two, what `--full` takes."""
 
     peer_messages: int = 20_000
-    process_messages: int = 6_000
+    process_messages: int = 20_000
     process_counts: tuple[int, ...] = (1, 2)
     freshness_s: float = 5.0
     load_messages: int = 50_000

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.brokers.broker import free_ports
 from worker.doctor import _broker_finding
 from worker.doctor_findings import refusal, set_on_topic
 from worker.doctor_groups import _check_lost, _check_moved, _Place
@@ -27,7 +28,7 @@ PASSAGE = Passage("project", "trace-projector-g1-project", ("workflow-runs",))
 
 
 def settings_of(**values: Any) -> Settings:
-    return Settings(**({"web_port": 0} | values))
+    return Settings(**({"web_port": free_ports(1)[0]} | values))
 
 
 def codes(findings: Any) -> list[str]:

@@ -104,6 +104,12 @@ def test_every_bad_key_is_reported_at_once(tmp_path: Path) -> None:
     assert len(problems_of(config)) == 3
 
 
+@pytest.mark.parametrize("port", [-1, 0, 65536])
+def test_pages_need_a_port_that_can_be_told_to_others(tmp_path: Path, port: int) -> None:
+    (problem,) = problems_of(write(tmp_path / "c.toml", f"web_port = {port}\n"))
+    assert "web_port: " in problem
+
+
 def test_an_unknown_variable_with_our_prefix_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_PROJECTOR_APPID", "x")
     assert problems_of(None) == [
