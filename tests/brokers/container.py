@@ -9,8 +9,9 @@ from docker.errors import DockerException, ImageNotFound
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 
-from tests.brokers.apache_kafka import KAFKA_VERSION, cluster_settings
+from tests.brokers.apache_kafka import cluster_settings
 from tests.brokers.broker import LOOPBACK, Broker, BrokerUnavailableError, free_ports, wait_until_answers
+from tests.brokers.kafka_jars import KAFKA_VERSION
 
 IMAGE_VARIABLE = "TEST_KAFKA_IMAGE"
 IMAGE_DEFAULT = f"apache/kafka:{KAFKA_VERSION}"

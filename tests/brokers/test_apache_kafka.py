@@ -7,8 +7,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from tests.brokers.apache_kafka import KafkaCluster, fetch_jars, java_program
+from tests.brokers.apache_kafka import KafkaCluster
 from tests.brokers.broker import BrokerUnavailableError
+from tests.brokers.kafka_jars import fetch_jars, java_program
 
 TIMEOUT_S = 60
 

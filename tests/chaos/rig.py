@@ -13,8 +13,9 @@ from pathlib import Path
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from tests.brokers.apache_kafka import KafkaCluster, KafkaNode
+from tests.brokers.apache_kafka import KafkaCluster
 from tests.brokers.broker import Broker
+from tests.brokers.kafka_node import KafkaNode
 from tests.chaos.publisher import SOURCE_PARTITIONS
 from tests.chaos.watch import Samples, parse, total
 from tests.integration.pipeline import SOURCES, Pipeline, WorkerProcess

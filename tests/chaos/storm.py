@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.brokers.apache_kafka import KafkaNode
+from tests.brokers.kafka_node import KafkaNode
 from tests.chaos.plan import Fault
 from tests.chaos.publisher import Publisher
 from tests.chaos.rig import Rig, stop_well, wait_until

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.brokers.apache_kafka import java_command
 from tests.brokers.broker import Broker
+from tests.brokers.kafka_jars import java_command
 from tests.integration.pipeline import WorkerProcess, eventually
 from tests.worker.web.serving import DOC_CHANGE, Got, basic, get
 from worker.settings import ENV_PREFIX
