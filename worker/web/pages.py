@@ -25,7 +25,7 @@ from worker.web.health import Watched
 from worker.web.letters import LetterQuery, Letters, view_letters
 from worker.web.readings import PagesBusy, Readings
 from worker.web.record_view import view_record
-from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run, runs_url
+from worker.web.render import ASSETS, HEADERS, View, asset, render, render_run, runs_url, templates
 from worker.web.run_list import Query, Runs, TooManyRecords
 from worker.web.worker_view import Rates, view_worker
 
@@ -84,6 +84,8 @@ class RecordPages:
         self._token = token
         self._watched: Working | None = None
         self._letters: Letters | None = None
+        # Now, so that the first page finds them loaded.
+        templates()
 
     def add_to(self, app: faust.App, watched: Working | None = None, letters: Letters | None = None) -> None:
         """Put the pages on an app that has not started yet.

@@ -10,10 +10,9 @@ import hashlib
 import importlib.resources
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from projections.reports.spend import Usage
@@ -28,6 +27,9 @@ from worker.web.chart import (
     tone,
     usd_text,
 )
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TABLE_ROWS_MAX: Final = 500
 """So many attempts and gates are in the table of a run; the chart has them all."""
@@ -112,7 +114,10 @@ def _tokens(usage: Usage | None, *fields: str) -> str:
 
 
 @functools.cache
-def _environment() -> Environment:
+def templates() -> "Environment":
+    """Give the templates; the first call loads what they are written in, which a worker without pages never needs."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
     environment = Environment(
         loader=PackageLoader("worker.web", "templates"),
         autoescape=True,
@@ -143,7 +148,7 @@ def _environment() -> Environment:
 
 def render(template: str, view: View, **values: Any) -> str:
     """Make a page of the worker."""
-    return _environment().get_template(template).render(view=view, inlined=None, **values)
+    return templates().get_template(template).render(view=view, inlined=None, **values)
 
 
 def render_run(view: View, timeline: Timeline) -> str:
@@ -161,7 +166,7 @@ def render_report(view: View, timeline: Timeline) -> str:
     # Our own files, so nothing in them is escaped; what is escaped would be no script any more.
     inlined = {"style": Markup(style), "script": Markup(script), "policy": policy}  # noqa: S704
     values = _run_values(timeline, has_links=False)
-    return _environment().get_template("run.html").render(view=view, inlined=inlined, **values)
+    return templates().get_template("run.html").render(view=view, inlined=inlined, **values)
 
 
 def _digest(text: str) -> str:
