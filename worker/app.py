@@ -26,6 +26,7 @@ from worker.export_policy import policy_for
 from worker.garbage import collect_rarely
 from worker.generation_watch import GenerationWatch
 from worker.generations import bind_generation, check_generation
+from worker.heap import keep_little
 from worker.kafka import quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError
 from worker.logs import configure_logs, error_fields
@@ -69,6 +70,7 @@ def run_worker(settings: Settings) -> int:
     """
     # Once more, now that all of the program is imported.
     collect_rarely()
+    keep_little()
     configure_logs(settings.log_format, settings.log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -45,8 +45,12 @@ _REBALANCE_TIMEOUT_MS = 60_000
 # How long the broker holds a fetch that finds nothing. A client has one on its way, for the partitions of which it
 # holds nothing, and what arrives in the others waits for it: with the usual 500 ms a hop takes up to half a second.
 _FETCH_WAIT_MS = 50
-# Compressed, and of every partition at once: what a client holds beyond the batches that are being worked on.
-_PARTITION_FETCH_BYTES_MAX = 2**20
+# Compressed: what a client holds beyond the batches that are being worked on, of one partition and of all. An answer
+# takes its size up to three times until it is messages.
+_PARTITION_FETCH_BYTES_MAX = 2**17
+_FETCH_BYTES_MAX = 2**21
+# A partition that is read alone, from its beginning, waits for every fetch.
+_LOG_FETCH_BYTES_MAX = 2**19
 # A transaction that a killed worker left open holds up readers until its partition is taken over, or for this long.
 _TRANSACTION_TIMEOUT_MS = 60_000
 _CLOSE_TIMEOUT_S = 3.0
@@ -177,7 +181,7 @@ def admin_client(settings: Settings) -> Any:
     return AIOKafkaAdminClient(**client_options(settings))
 
 
-def _consumer_options(settings: Settings) -> dict[str, Any]:
+def _consumer_options(settings: Settings, partition_bytes_max: int = _PARTITION_FETCH_BYTES_MAX) -> dict[str, Any]:
     limits = settings.limits
     return client_options(settings) | {
         "enable_auto_commit": False,
@@ -186,10 +190,10 @@ def _consumer_options(settings: Settings) -> dict[str, Any]:
         # Only facts and records are written in transactions; for sources this changes nothing.
         "isolation_level": "read_committed",
         "fetch_max_wait_ms": _FETCH_WAIT_MS,
-        "fetch_max_bytes": limits.batch_bytes_max,
+        "fetch_max_bytes": min(limits.batch_bytes_max, _FETCH_BYTES_MAX),
         # One message above this is still delivered, alone.
         "max_partition_fetch_bytes": max(
-            1, min(limits.batch_bytes_max // 8, limits.in_flight_bytes_max // 8, _PARTITION_FETCH_BYTES_MAX)
+            1, min(limits.batch_bytes_max // 8, limits.in_flight_bytes_max // 8, partition_bytes_max)
         ),
     }
 
@@ -214,7 +218,7 @@ def group_consumer(settings: Settings, group: str, assignors: Sequence[Any] | No
 
 def log_reader(settings: Settings) -> Any:
     """Make a consumer without a group, for reading a partition again from its beginning (aiokafka's; untyped)."""
-    return AIOKafkaConsumer(group_id=None, **_consumer_options(settings))
+    return AIOKafkaConsumer(group_id=None, **_consumer_options(settings, _LOG_FETCH_BYTES_MAX))
 
 
 def _producer(settings: Settings, **options: Any) -> Producer:

@@ -130,12 +130,12 @@ class LimitSettings(_Section):
     # The parser itself stops at 127, so the setting can only be lower.
     json_depth_max: Annotated[int, Field(ge=1, le=127)] = 127
     facts_per_message_max: Count = 10_000
-    batch_messages_max: Count = 5_000
+    batch_messages_max: Count = 2_000
     batch_bytes_max: Count = 16 * _MIB
     batch_wait_s: Seconds = 0.25
     in_flight_bytes_max: Count = 64 * _MIB
     # With state_dir: of all partitions of a worker together. In memory a fact takes some 3 to 6 KiB.
-    state_facts_max: Count = 10_000
+    state_facts_max: Count = 4_000
     dead_letters_in_row_max: Count = 1_000
     dead_letters_window_messages: Count = 10_000
     dead_letters_window_percent_max: Annotated[float, Field(gt=0, le=100)] = 5.0

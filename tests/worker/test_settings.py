@@ -52,7 +52,7 @@ def test_limits_default_to_those_of_the_design() -> None:
     assert limits.transcript_line_bytes_max == 4 * 1024 * 1024
     assert limits.json_depth_max == 127
     assert limits.facts_per_message_max == 10_000
-    assert (limits.batch_messages_max, limits.batch_bytes_max) == (5_000, 16 * 1024 * 1024)
+    assert (limits.batch_messages_max, limits.batch_bytes_max) == (2_000, 16 * 1024 * 1024)
     assert limits.in_flight_bytes_max == 64 * 1024 * 1024
     assert limits.dead_letters_in_row_max == 1_000
     assert (limits.dead_letters_window_messages, limits.dead_letters_window_percent_max) == (10_000, 5.0)
