@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from tests.bench.site import Site, cpu_s, one_broker, peak_rss_mib, pid_of, site_on
+from tests.bench.peaks import Peaks, watched
+from tests.bench.site import Site, cpu_s, one_broker, pid_of, site_on
 from tests.bench.traffic import traffic
 from tests.integration.pipeline import WorkerProcess
 
@@ -22,8 +23,10 @@ class Load:
     worker: WorkerProcess
     messages: int
     facts: int
+    started: float
     took_s: float
     cpu_s: float
+    peaks: Peaks
 
     @property
     def messages_per_s(self) -> float:
@@ -41,7 +44,6 @@ class Load:
             "facts": self.facts,
             "messages_per_s": self.messages_per_s,
             "cpu_us_per_message": self.cpu_s / self.messages * 1e6,
-            "peak_rss_mib": peak_rss_mib(pid_of(self.worker)),
         }
 
 
@@ -53,6 +55,7 @@ def loaded(message_count: int) -> Iterator[Load]:
         worker = site.start("load", TRACE_PROJECTOR_STATE_DIR=str(site.directory / "state"))
         worker.wait_ready()
         started = time.perf_counter()
-        took_s = site.wait_done() - started
+        with watched(pid_of(worker)) as peaks:
+            took_s = site.wait_done() - started
         facts = int(worker.total("folded_facts_total"))
-        yield Load(site, worker, count, facts, took_s, cpu_s(pid_of(worker)))
+        yield Load(site, worker, count, facts, started, took_s, cpu_s(pid_of(worker)), peaks)

@@ -1,13 +1,20 @@
-"""The most memory that a worker has had resident: all roles, a DuckDB sink, its state in RocksDB."""
+"""The most memory that a worker has had resident: all roles, a DuckDB sink, its state in RocksDB.
+
+What grows shows in time: the peak of the second half of the load stands beside that of the first.
+"""
 
 from tests.bench.loaded import Load
-from tests.bench.site import peak_rss_mib, pid_of
 
 
 def measure(load: Load) -> dict[str, float]:
-    """Look at a worker that has loaded everything."""
+    """Tell what the worker needed from its start until everything was loaded."""
+    middle = load.started + load.took_s / 2
+    first, second = load.peaks.between(end=middle), load.peaks.between(middle)
     return {
         "facts": load.facts,
         "facts_in_memory": load.worker.total("state_facts"),
-        "peak_rss_mib": peak_rss_mib(pid_of(load.worker)),
+        "peak_rss_mib": max(first, second),
+        "first_half_rss_mib": first,
+        "second_half_rss_mib": second,
+        "second_half_to_first": second / first,
     }

@@ -8,13 +8,15 @@ import subprocess
 import time
 
 from tests.bench.loaded import Load
-from tests.bench.site import cpu_s, pid_of
+from tests.bench.site import cpu_s, forget_peak, peak_rss_mib, pid_of
 from tests.integration.pipeline import PROGRAM
 
 
 def measure(load: Load) -> dict[str, float]:
     """Replay beside the worker that has loaded everything."""
-    written, worker_s = _written(load), cpu_s(pid_of(load.worker))
+    pid = pid_of(load.worker)
+    written, worker_s = _written(load), cpu_s(pid)
+    forget_peak(pid)
     started = time.perf_counter()
     command = [*PROGRAM, "--config", str(load.site.config), "replay"]
     subprocess.run(command, env=load.site.environ(), check=True, capture_output=True)
@@ -25,8 +27,9 @@ def measure(load: Load) -> dict[str, float]:
         "messages": load.messages,
         "messages_per_s": load.messages / took_s,
         "command_s": command_s,
-        "worker_us_per_message": (cpu_s(pid_of(load.worker)) - worker_s) / load.messages * 1e6,
+        "worker_us_per_message": (cpu_s(pid) - worker_s) / load.messages * 1e6,
         "replay_to_first_load": load.took_s / took_s,
+        "peak_rss_mib": peak_rss_mib(pid),
     }
 
 

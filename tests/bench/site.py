@@ -43,9 +43,14 @@ def cpu_s(pid: int) -> float:
 
 
 def peak_rss_mib(pid: int) -> float:
-    """Tell the most memory that a process has had resident."""
+    """Tell the most memory that a process has had resident, since its peak was forgotten if it was."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+
+
+def forget_peak(pid: int) -> None:
+    """Let the peak of a process begin anew at what it has resident now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def pid_of(worker: WorkerProcess) -> int:
