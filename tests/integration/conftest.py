@@ -7,7 +7,16 @@ import pytest
 
 from tests.brokers.broker import Broker
 from tests.integration.commands import Commands
-from tests.integration.pipeline import KEY, KEY_VARIABLE, Pipeline
+from tests.integration.pipeline import KEY, KEY_VARIABLE, Pipeline, WorkerProcess
+from tests.sizes import SIZE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Let workers be forks for every day, and whole programs at full size."""
+    WorkerProcess.forks = SIZE == "everyday"
+    yield
+    WorkerProcess.forks = False
 
 
 @pytest.fixture

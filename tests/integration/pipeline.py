@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from projections.facts import partition_of
 from tests.brokers.broker import LOOPBACK, Broker, free_ports
+from tests.integration.forked_worker import ForkedProcess, fork_worker
 from tests.worlds.cluster import clean_pass
 from tests.worlds.world import SourceMessage, World
 from worker.cli import run
@@ -47,19 +48,28 @@ def eventually(is_so: Callable[[], bool], what: str, timeout_s: float = PATIENCE
 
 
 class WorkerProcess:
-    """One `trace-projector worker` process."""
+    """One `trace-projector worker` process.
+
+    With ``forks`` it is forked where its modules are loaded already, unless it is to run another program.
+    """
+
+    forks = False
 
     def __init__(self, config: Path, name: str, environ: dict[str, str]) -> None:
         [self.port] = free_ports(1)
         self.log_path = config.with_name(f"{name}.log")
         self._config = config
         self._environ = environ | {"TRACE_PROJECTOR_WEB_PORT": str(self.port)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def start(self, *arguments: str, program: Sequence[str] = PROGRAM) -> None:
+        command = ["--config", str(self._config), "worker", *arguments]
+        if self.forks and program is PROGRAM:
+            self._process = fork_worker(command, self._environ, self.log_path)
+            return
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*program, "--config", str(self._config), "worker", *arguments],
+                [*program, *command],
                 cwd=self._config.parent,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
