@@ -29,7 +29,7 @@ SEARCHES = {
     "loses-dead-letters": Search(0, 10),
     "sink-takes-what-comes-last": Search(4, 100),
     "works-on-after-revocation": Search(2, 30),
-    "commits-before-reopening": Search(133, 200),
+    "commits-before-reopening": Search(59, 200),
     "compacts-facts-too-early": Search(196, 300),
 }
 

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SEEDS = sized(16, 1_000)
 _TIMEOUT_S = 1_500
 _STORMS_MAX = 200
+# Storms that showed everything between them when last looked at come first; the others follow until all is seen.
+_STORMS_FIRST = (8, 10, 18, 1, 2, 21)
 
 
 def simulate(*arguments: str) -> tuple[int, list[str]]:
@@ -72,7 +74,7 @@ def test_the_storm_strikes_at_every_request_and_with_every_fault(monkeypatch: py
         return strike
 
     monkeypatch.setattr("tests.simulation.faults.FAULTS", {watched(fault): weight for fault, weight in FAULTS.items()})
-    for seed in range(_STORMS_MAX):
+    for seed in dict.fromkeys((*_STORMS_FIRST, *range(_STORMS_MAX))):
         plan = make_plan(seed)
         if not plan.is_fenced:
             continue
