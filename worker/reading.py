@@ -4,7 +4,6 @@ Rules for editing this module: a fetch that fails takes what it had drained of o
 error all positions go back to what was settled; a partition is given up, or a batch of it skipped, by name and loudly.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ _log = structlog.get_logger(__name__)
 _FAILURES_MAX: Final = 3
 _RETRY_FIRST_S: Final = 0.1
 # A client fetches nothing while nobody takes what it has, so what lies ready when a lane becomes idle is the oldest of
-# what there is; for so long more is asked for, or the rest would wait for the lane's next turn.
-_GATHER_S: Final = 0.02
+# what there is. So long the answer to one more fetch is waited for, or the rest would wait for the lane's next turn.
+_GATHER_MS: Final = 20
 # What a client says of bytes that are no whole, undamaged batch.
 _CORRUPT: Final = (CorruptRecordException, RecordTooLargeError)
 # A partition under suspicion is read message by message, so many at a time and not waiting long for the first.
@@ -179,14 +178,10 @@ class Reader:
         polled = await consumer.getmany(*partitions, timeout_ms=0, max_records=messages_max)
         if not polled:
             return await consumer.getmany(*partitions, timeout_ms=int(wait_s * 1000), max_records=messages_max)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _GATHER_S
+        missing = messages_max - sum(map(len, polled.values()))
         # With half a batch there is enough to do, and what comes meanwhile makes the other half.
-        while (missing := messages_max - sum(map(len, polled.values()))) > messages_max // 2:
-            wait_ms = int((deadline - loop.time()) * 1000)
-            if wait_ms <= 0:
-                break
-            more = await consumer.getmany(*partitions, timeout_ms=wait_ms, max_records=missing)
+        if missing > messages_max // 2:
+            more = await consumer.getmany(*partitions, timeout_ms=_GATHER_MS, max_records=missing)
             for place, messages in more.items():
                 polled.setdefault(place, []).extend(messages)
         return polled

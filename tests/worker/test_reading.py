@@ -271,13 +271,12 @@ def test_a_log_that_ends_before_the_offset_to_be_read_stops_the_worker() -> None
 
 
 def test_what_lay_ready_is_joined_by_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_GATHER_S", 15.0)
+    monkeypatch.setattr(reading, "_GATHER_MS", 15_000)
 
     async def story() -> None:
         world = World(batch_messages_max=4)
         world.publish(ZERO, b"a")
         await world.start(ZERO)
-        # With half a batch the gathering ends.
         await eventually(lambda: len(world.group.polled_partitions) > 1)
         world.publish(ZERO, b"b")
         await eventually(lambda: world.committed() == 2)
@@ -288,7 +287,7 @@ def test_what_lay_ready_is_joined_by_what_came_since(monkeypatch: pytest.MonkeyP
 
 
 def test_what_was_waited_for_is_handed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_GATHER_S", 15.0)
+    monkeypatch.setattr(reading, "_GATHER_MS", 15_000)
 
     async def story() -> None:
         world = World(batch_messages_max=4, batch_wait_s=15.0)
