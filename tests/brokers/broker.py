@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 LOOPBACK = "127.0.0.1"
 
 _POLL_S = 0.1
+_LISTED_TIMEOUT_S = 30.0
 _LOG_TAIL_BYTES = 4_096
 
 
@@ -80,6 +81,15 @@ async def _count_nodes(bootstrap_servers: str) -> int:
         return len(cluster["brokers"])
     finally:
         await admin.close()
+
+
+async def create_topics(admin: AIOKafkaAdminClient, topics: Sequence[NewTopic]) -> None:
+    """Create topics and wait until they are listed: a broker says that they are made before it knows them itself."""
+    await admin.create_topics(list(topics))
+    names = {topic.name for topic in topics}
+    async with asyncio.timeout(_LISTED_TIMEOUT_S):
+        while not names <= set(await admin.list_topics()):
+            await asyncio.sleep(_POLL_S)
 
 
 def cache_directory() -> Path:

@@ -1,9 +1,10 @@
 """The fixture ``kafka``: the first kind of broker that can be had here, and a word about which it was.
 
 The variable TEST_KAFKA asks for one kind (external, container, jars or embedded), and the tests fail where that one
-cannot be had. KAFKA_BOOTSTRAP_SERVERS, when set, is always meant. Every test process has a broker of its own.
+cannot be had. KAFKA_BOOTSTRAP_SERVERS, when set, is always meant. The test processes of a run share one broker.
 """
 
+import contextlib
 import importlib
 import os
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.brokers.broker import Broker, BrokerUnavailableError
+from tests.brokers.shared import shared_broker
 
 KIND_VARIABLE = "TEST_KAFKA"
 SERVERS_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
@@ -51,17 +53,19 @@ def start_broker(told: list[str]) -> Broker:
 
 
 @pytest.fixture(scope="session")
-def kafka(pytestconfig: pytest.Config) -> Iterator[Broker]:
+def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Give one running broker for the whole session; topics outlive tests, so each test names its own."""
     told = pytestconfig.stash.setdefault(_TOLD, [])
-    try:
-        broker = start_broker(told)
-    except BrokerUnavailableError as error:
-        pytest.fail(f"no Kafka broker for the tests: {error}", pytrace=False)
-    try:
+    directory = tmp_path_factory.getbasetemp()
+    if hasattr(pytestconfig, "workerinput"):
+        # Each worker of xdist has a directory in that of the run.
+        directory = directory.parent
+    with contextlib.ExitStack() as used:
+        try:
+            broker = used.enter_context(shared_broker(directory, lambda: start_broker(told)))
+        except BrokerUnavailableError as error:
+            pytest.fail(f"no Kafka broker for the tests: {error}", pytrace=False)
         yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.fixture

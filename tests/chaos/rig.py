@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
 from tests.brokers.apache_kafka import KafkaCluster
-from tests.brokers.broker import Broker
+from tests.brokers.broker import Broker, create_topics
 from tests.brokers.kafka_node import KafkaNode
 from tests.chaos.publisher import SOURCE_PARTITIONS
 from tests.chaos.watch import Samples, parse, total
@@ -77,8 +77,8 @@ class Rig(Pipeline):
             admin = AIOKafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers)
             await admin.start()
             try:
-                await admin.create_topics(
-                    [NewTopic(self.topic(source), SOURCE_PARTITIONS, replicas) for source in SOURCES]
+                await create_topics(
+                    admin, [NewTopic(self.topic(source), SOURCE_PARTITIONS, replicas) for source in SOURCES]
                 )
             finally:
                 await admin.close()

@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from projections.facts import partition_of
-from tests.brokers.broker import LOOPBACK, Broker, free_ports
+from tests.brokers.broker import LOOPBACK, Broker, create_topics, free_ports
 from tests.integration.forked_worker import ForkedProcess, fork_worker
 from tests.worlds.cluster import clean_pass
 from tests.worlds.world import SourceMessage, World
@@ -194,8 +194,8 @@ class Pipeline:
             admin = AIOKafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers)
             await admin.start()
             try:
-                await admin.create_topics(
-                    [NewTopic(self.topic(source), partition_count, replication_factor) for source in sources]
+                await create_topics(
+                    admin, [NewTopic(self.topic(source), partition_count, replication_factor) for source in sources]
                 )
             finally:
                 await admin.close()

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.brokers.broker import LOOPBACK, free_ports
+from tests.brokers.broker import LOOPBACK, create_topics, free_ports
 from tests.deploy.test_metrics_table import documented
 from tests.integration.commands import Commands
 from tests.integration.pipeline import KEY, KEY_VARIABLE, SOURCES, Pipeline, worlds
@@ -57,7 +57,7 @@ def installation(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Pipelin
     [port] = free_ports(1)
     monkeypatch.setenv("TRACE_PROJECTOR_WEB_PORT", str(port))
     made = [NewTopic(pipeline.topic(source), 2, 1, topic_configs=SOURCE_CONFIGS) for source in SOURCES]
-    asyncio.run(_with_admin(pipeline, lambda admin: admin.create_topics(made)))
+    asyncio.run(_with_admin(pipeline, lambda admin: create_topics(admin, made)))
     asyncio.run(_prepare(pipeline))
     return pipeline
 

@@ -7,7 +7,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from projections.ids import conversation_ref
-from tests.brokers.broker import Broker
+from tests.brokers.broker import Broker, create_topics
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline, worlds
 from tests.integration.test_worker import assert_same_as_file_mode
@@ -108,7 +108,7 @@ async def make_forgetful(kafka: Broker, topic: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, 1, 1)])
+        await create_topics(admin, [NewTopic(topic, 1, 1)])
     finally:
         await admin.close()
 

@@ -15,7 +15,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
 from projections.version import PROJECTION_VERSION
-from tests.brokers.broker import Broker
+from tests.brokers.broker import Broker, create_topics
 from tests.integration.commands import Commands
 from tests.integration.pipeline import Pipeline, WorkerProcess, duckdb_records, eventually, living_run, worlds
 from tests.integration.test_dead_letter_commands import delete_before
@@ -352,7 +352,7 @@ async def _make_anew(kafka: Broker, topic: str) -> None:
         await admin.delete_topics([topic])
         while topic in await admin.list_topics():
             await asyncio.sleep(0.1)
-        await admin.create_topics([NewTopic(topic, 2, 1)])
+        await create_topics(admin, [NewTopic(topic, 2, 1)])
     finally:
         await admin.close()
 

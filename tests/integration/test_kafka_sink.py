@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.brokers.broker import Broker
+from tests.brokers.broker import Broker, create_topics
 from tests.integration.pipeline import Pipeline, worlds
 from tests.worker.sinks.destinations import DOC_RUN, POLICY, deletion, run_record, topic_messages, upsert
 from worker.sink import Sink, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
@@ -100,7 +100,7 @@ async def _create(kafka: Broker, topic: str, configs: dict[str, str]) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, 2, 1, topic_configs=configs)])
+        await create_topics(admin, [NewTopic(topic, 2, 1, topic_configs=configs)])
     finally:
         await admin.close()
 

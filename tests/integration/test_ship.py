@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from projections.sources.transcripts import LINE_BYTES_MAX
 from tests.brokers.apache_kafka import KafkaCluster
-from tests.brokers.broker import Broker
+from tests.brokers.broker import Broker, create_topics
 from tests.integration.pipeline import eventually
 from tests.worlds.native_files import NAMESPACE, NativeFile, native_files
 from tests.worlds.transcripts import line_messages, project_lines
@@ -328,7 +328,7 @@ async def create_narrow_topic(kafka: Broker, topic: str, bytes_max: int) -> None
     await admin.start()
     try:
         configs = {"max.message.bytes": str(bytes_max)}
-        await admin.create_topics([NewTopic(topic, 2, 1, topic_configs=configs)])
+        await create_topics(admin, [NewTopic(topic, 2, 1, topic_configs=configs)])
     finally:
         await admin.close()
 

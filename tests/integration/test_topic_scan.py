@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
-from tests.brokers.broker import Broker
+from tests.brokers.broker import Broker, create_topics
 from worker.kafka import TopicPartition
 from worker.settings import Settings
 from worker.topic_ids import topic_identities
@@ -29,7 +29,7 @@ async def admin_of(kafka: Broker) -> Any:
 
 async def create(kafka: Broker, topic: str, partitions: int = 2) -> None:
     admin = await admin_of(kafka)
-    await admin.create_topics([NewTopic(topic, partitions, 1)])
+    await create_topics(admin, [NewTopic(topic, partitions, 1)])
     while topic not in await admin.list_topics():
         await asyncio.sleep(0.1)
     await admin.close()
