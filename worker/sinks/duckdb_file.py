@@ -25,7 +25,9 @@ from worker.sink_views import DUCKDB, view_queries
 from worker.threaded_sink import ThreadedSink
 
 SCHEMA_VERSION: Final = 3
-BUSY_DELAY_S: Final = 0.5
+# Most who hold the file let go of it within a few milliseconds; for one who does not it is tried ever more rarely.
+_BUSY_DELAY_FIRST_S: Final = 0.02
+_BUSY_DELAY_MAX_S: Final = 0.5
 
 # Nothing is downloaded or spilled beside the file. A write is a row of small statements, which more threads only make
 # dearer: measured on two cores, one takes a sixth less processor time and no longer.
@@ -50,7 +52,7 @@ _OPTIMIZERS: Final = frozenset(
 )
 # Checkpointing reads and writes the last group of rows as a whole, records included: with DuckDB's own 122,880 rows
 # that takes 150 MiB and more. Groups that are there already stay as they are.
-_ROW_GROUP_ROWS: Final = 4_096
+_ROW_GROUP_ROWS: Final = 2_048
 # DuckDB keeps what a write took, some 40 MiB, for the next one; setting its limit, to what it is, lets go of that.
 _LET_GO: Final = "RESET memory_limit"
 _SQL_TYPES: Final = {
@@ -186,6 +188,7 @@ class DuckDBSink(ThreadedSink):
         self._policy_digest = policy_digest
         # DuckDB itself, without the file: starting it costs more than a small write.
         self._engine: duckdb.DuckDBPyConnection | None = None
+        self._busy_delay_s = _BUSY_DELAY_FIRST_S
 
     def _close(self) -> None:
         # Between writes the file is not held, so there is nothing to wait for but a write that is still going on.
@@ -266,6 +269,7 @@ class DuckDBSink(ThreadedSink):
             quoted = str(path).replace("'", "''")
             options = f"RECOVERY_MODE no_wal_writes, ROW_GROUP_SIZE {_ROW_GROUP_ROWS}"
             engine.execute(f"ATTACH '{quoted}' AS sink ({options})")
+            self._busy_delay_s = _BUSY_DELAY_FIRST_S
             engine.execute("USE sink")
             yield engine
             engine.execute("USE memory")
@@ -273,6 +277,9 @@ class DuckDBSink(ThreadedSink):
             engine.execute(_LET_GO)
             self._engine = engine
         except duckdb.Error as error:
+            if _is_held(error):
+                delay_s, self._busy_delay_s = self._busy_delay_s, min(self._busy_delay_s * 2, _BUSY_DELAY_MAX_S)
+                raise SinkBusy(f"{path} is held by another reader or writer", delay_s) from None
             raise _failure(error, path) from None
         finally:
             # Only one that is known to hold nothing is used again.
@@ -357,11 +364,15 @@ def _put_in_place(fresh: Path, path: Path) -> None:
         fresh.rename(path)
 
 
-def _failure(error: duckdb.Error, path: Path) -> Exception:
-    """What an error means: somebody holds the file, it is no database, or a failure that may pass."""
+def _is_held(error: duckdb.Error) -> bool:
+    """Whether somebody else has the file."""
     text = str(error)
-    if "Could not set lock" in text or "already attached" in text:
-        return SinkBusy(f"{path} is held by another reader or writer", BUSY_DELAY_S)
+    return "Could not set lock" in text or "already attached" in text
+
+
+def _failure(error: duckdb.Error, path: Path) -> Exception:
+    """What another error means: the file is no database, or a failure that may pass."""
+    text = str(error)
     if "not a valid DuckDB database" in text:
         return SinkRefused(f"{path} is no DuckDB file")
     # DuckDB repeats values and keys in its messages; only those about the file itself can hold none.
