@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from projections.errors import ProjectionError
-from projections.text import MAX_SAFE_INTEGER, js_text, well_formed
+from projections.text import MAX_SAFE_INTEGER, js_text, utf8_of
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LIMIT_OF_INTEGRAL_FLOATS = 2.0**53
@@ -85,7 +85,7 @@ def digest_of_text(value: str | float | bool | None) -> str:  # noqa: FBT001 - a
 
     A lone surrogate is digested as U+FFFD, as ECMAScript encodes it.
     """
-    return sha256_hex(well_formed(js_text(value)).encode("utf-8"))
+    return sha256_hex(utf8_of(js_text(value)))
 
 
 def encode_record(record: dict[str, Any]) -> bytes:

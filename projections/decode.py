@@ -31,10 +31,11 @@ def decode_json(data: bytes, depth_max: int = JSON_DEPTH_MAX) -> Any:
 
     Raises ``invalid_utf8``, ``invalid_json``, ``too_deep`` or ``number_out_of_range`` (beyond a double).
     """
-    value = _REFUSED
     # The parser's error carries the document: it is dropped here, and ours is raised without it as its context.
-    with suppress(orjson.JSONDecodeError):
+    try:
         value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        value = _REFUSED
     if value is _REFUSED:
         return _decode_refused(data, depth_max)
     if data.count(b"[") + data.count(b"{") > depth_max and _depth_of_value(value) > depth_max:

@@ -104,7 +104,10 @@ class FactSet:
         return _UNCHANGED if fact == held else Joined(changed=False, superseded=(fact,))
 
     def _join_front(self, fact: Fact) -> Joined:
-        front = self._fronts.setdefault(fact.key, [])
+        front = self._fronts.get(fact.key)
+        if front is None:
+            self._fronts[fact.key] = [fact]
+            return _ADDED
         if any(_dominates(held, fact) for held in front):
             return _UNCHANGED if fact in front else Joined(changed=False, superseded=(fact,))
         beaten = tuple(held for held in front if _dominates(fact, held))

@@ -6,6 +6,7 @@ text); both are read alike.
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from projections.canonical import digest_of_json, digest_of_text
@@ -14,58 +15,58 @@ from projections.errors import ProjectionError
 from projections.text import MAX_SAFE_INTEGER, is_blank, is_time, storable_text, well_formed
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_CAPITAL = re.compile(r"(?<!^)([A-Z])")
-_SNAKE: dict[str, str] = {}
-_ABSENT = object()
+_COLUMN = re.compile("[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)+")
 
 # What Debezium writes where PostgreSQL's log does not hold a large value, because an update left it as it was.
 _UNAVAILABLE = "__debezium_unavailable_value"
 
 
-def snake_case(name: str) -> str:
-    """Give the table column of a record field: ``createdAt`` is ``created_at``."""
-    found = _SNAKE.get(name)
-    if found is None:
-        found = _SNAKE[name] = _CAPITAL.sub(r"_\1", name).lower()
-    return found
+@lru_cache(maxsize=1_024)
+def _field_of(column: str) -> str:
+    """Give the record field of a table column: ``created_at`` is ``createdAt``; any other name stays as it is."""
+    if _COLUMN.fullmatch(column) is None:
+        return column
+    first, *others = column.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _by_field(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give a row with the names of record fields; what already has such a name goes before its column."""
+    return {_field_of(name): value for name, value in row.items()} | dict(row)
 
 
 class Row:
     """One JSON object of a source, read field by field; ``path`` is its place in the message, for errors."""
 
-    __slots__ = ("_path", "_row")
+    __slots__ = ("_fields", "_path", "value")
 
     def __init__(self, value: Any, path: str = "") -> None:
         # What was parsed is a dict; asking for a Mapping first costs as much as reading a field.
         if type(value) is not dict and not isinstance(value, Mapping):
             raise ProjectionError("not_an_object", path or None)
-        self._row: Mapping[str, Any] = value
+        self.value: Mapping[str, Any] = value
+        """The object itself."""
+        self._fields = _by_field(value) if "_" in "".join(value) else value
         self._path = path
 
     def where(self, name: str) -> str:
         """Give the dotted path of a field."""
         return f"{self._path}.{name}" if self._path else name
 
-    @property
-    def value(self) -> Mapping[str, Any]:
-        """The object itself."""
-        return self._row
-
     def raw(self, name: str) -> Any:
         """Give a field as it stands; None when it is absent."""
-        value = self._row.get(name, _ABSENT)
-        return self._row.get(snake_case(name)) if value is _ABSENT else value
+        return self._fields.get(name)
 
     def has(self, name: str) -> bool:
         """Say whether the field is there, null included."""
-        return name in self._row or snake_case(name) in self._row
+        return name in self._fields
 
     def is_filler(self, *names: str) -> bool:
         """Say whether one of these texts, none of which is ever empty, is.
 
         Change capture that is given the key of a deleted row alone fills its other columns with empty texts and zeros.
         """
-        return any(self.raw(name) == "" for name in names)
+        return any(self._fields.get(name) == "" for name in names)
 
     def refuse(self, name: str, reason: str = "invalid_field") -> ProjectionError:
         """Make the error that names one field."""
@@ -80,11 +81,15 @@ class Row:
 
     def native(self, name: str) -> str:
         """Read a source id, kept as it is: ids are encoded, never escaped. It must not be blank."""
-        return native_text(self.raw(name), self.where(name))
+        value = self._fields.get(name)
+        # Here and below: only what is refused needs to say where it stands.
+        if type(value) is str and value.isascii() and not is_blank(value):
+            return value
+        return native_text(value, self.where(name))
 
     def text_or_none(self, name: str) -> str | None:
         """Read a text that may be null or absent."""
-        value = self.raw(name)
+        value = self._fields.get(name)
         if value is None:
             return None
         if not isinstance(value, str):
@@ -95,26 +100,31 @@ class Row:
 
     def one_of(self, name: str, allowed: Collection[str]) -> str:
         """Read a text out of a closed list."""
-        value = self.raw(name)
+        value = self._fields.get(name)
         if not isinstance(value, str) or value not in allowed:
             raise self.refuse(name)
         return value
 
     def count(self, name: str) -> int:
         """Read a whole number from 0 to 2^53-1; ``1.0`` and ``1e2`` are whole numbers."""
-        return whole_number(self.raw(name), self.where(name))
+        value = self._fields.get(name)
+        if type(value) is int and 0 <= value <= MAX_SAFE_INTEGER:
+            return value
+        return whole_number(value, self.where(name))
 
     def time(self, name: str) -> str:
         """Read an RFC 3339 time that must be there, kept as the source wrote it."""
-        value = self.time_or_none(name)
+        value = self._fields.get(name)
         if value is None:
             raise self.refuse(name)
-        return value
+        if not is_time(value):
+            raise self.refuse(name, "invalid_time")
+        return str(value)
 
     def time_or_none(self, name: str) -> str | None:
         """Read a time that may be null or absent."""
-        value = self.raw(name)
-        return None if value is None else checked_time(value, self.where(name))
+        value = self._fields.get(name)
+        return None if value is None else self.time(name)
 
     def digest(self, content: str, given: str, *, as_json: bool = False) -> str | None:
         """Digest a content field, or take the digest that the source gives instead of (or beside) it.
@@ -122,12 +132,12 @@ class Row:
         Null and absent content has no digest. Texts are digested as their UTF-8, other values as RFC 8785 JSON when
         ``as_json``, else as their ECMAScript text.
         """
-        ready = self.raw(given)
+        ready = self._fields.get(given)
         if ready is not None:
             if not isinstance(ready, str) or not _DIGEST.fullmatch(ready):
                 raise self.refuse(given)
             return ready
-        value = self.json(content) if as_json else self.raw(content)
+        value = self.json(content) if as_json else self._fields.get(content)
         if value is None:
             return None
         if value == _UNAVAILABLE:
@@ -136,7 +146,7 @@ class Row:
 
     def json(self, name: str) -> Any:
         """Read a JSON column: the value itself, or its text (an object, a list, a text in quotes, or null)."""
-        value = self.raw(name)
+        value = self._fields.get(name)
         if not isinstance(value, str) or not (value[:1] in _JSON_STARTS or value == "null"):
             if value == _UNAVAILABLE:
                 raise self.refuse(name, "unavailable_value")
@@ -168,22 +178,36 @@ def storable_as_is(value: Any, where: str) -> str:
 
 def native_text(value: Any, where: str) -> str:
     """Check a source id: text that is not blank and can be encoded (decisions: lone surrogate escapes)."""
-    if not isinstance(value, str) or is_blank(value):
+    found = native_text_or_none(value, where)
+    if found is None:
         raise ProjectionError("invalid_field", where)
+    return found
+
+
+def native_text_or_none(value: Any, where: str) -> str | None:
+    """Check a source id that may be missing; None for what is no text or blank."""
+    if not isinstance(value, str) or is_blank(value):
+        return None
     if not value.isascii() and well_formed(value) != value:
         raise ProjectionError("lone_surrogate", where)
     return value
 
 
+def name_or_none(value: Any) -> str | None:
+    """Give a name as it is stored; None when it is missing or blank."""
+    return storable_text(value) if isinstance(value, str) and not is_blank(value) else None
+
+
 def whole_number(value: Any, where: str) -> int:
     """Check a count: a JSON number with an integral value from 0 to 2^53-1, else an error naming ``where``."""
-    if isinstance(value, float) and value.is_integer():
+    if type(value) is not int:
+        if not isinstance(value, float) or not value.is_integer():
+            raise ProjectionError("invalid_count", where)
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ProjectionError("invalid_count", where)
-    if not 0 <= value <= MAX_SAFE_INTEGER:
+    count: int = value
+    if not 0 <= count <= MAX_SAFE_INTEGER:
         raise ProjectionError("count_out_of_range", where)
-    return value
+    return count
 
 
 def checked_time(value: Any, where: str) -> str:

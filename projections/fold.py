@@ -115,7 +115,9 @@ class Fold:
             aggregate = touched.get(fact.aggregate)
             if aggregate is None:
                 aggregate = touched[fact.aggregate] = self._primed(fact.aggregate)
-            superseded += [encode_fact(one)[0] for one in self._join(fact.aggregate, aggregate, fact)]
+            beaten = self._join(fact.aggregate, aggregate, fact)
+            if beaten:
+                superseded += [encode_fact(one)[0] for one in beaten]
         self._lately_touched.append(frozenset(touched))
         result = FoldResult([], [], superseded)
         for name, aggregate in touched.items():

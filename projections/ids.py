@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from projections.errors import ProjectionError
-from projections.text import MAX_SAFE_INTEGER, ecma_pattern, encode_component, is_blank
+from projections.text import MAX_SAFE_INTEGER, SAFE_COMPONENT, ecma_pattern, encode_component, is_blank
 
 ItemKind = Literal["turn", "call", "item", "response"]
 
@@ -104,6 +104,16 @@ def conversation_item_ref(identity: Identity, kind: ItemKind, native_id: str) ->
     return f"{kind}:{_scope(identity)}:{_component(native_id)}"
 
 
+def response_claim(identity: ConversationIdentity, message_id: str, evidence: str) -> str:
+    """Name of a response that several conversations of one harness and namespace may hold.
+
+    Raises ``blank_component`` or ``lone_surrogate``.
+    """
+    scope = _namespace_of(identity.harness, identity.namespace)
+    return f"response:{scope}:{_component(message_id)}:{_component(evidence)}"
+
+
+@lru_cache(maxsize=4_096)
 def split_conversation_ref(ref: str) -> ConversationIdentity | None:
     """Decoded identity of a conversation ref; None for a text outside the grammar."""
     if CONVERSATION_REF_PATTERN.fullmatch(ref) is None:
@@ -135,6 +145,8 @@ def attempt_id(run: str, step: str, iteration: int, attempt: int) -> str:
     return f"workflow:{encode_component(run)}:{encode_component(step)}:{iteration}:{attempt}"
 
 
+# Every row of an execution names its attempt again.
+@lru_cache(maxsize=4_096)
 def split_attempt_id(attempt_id: str) -> AttemptParts | None:
     """Decoded parts of an attempt id; None for a text outside the grammar or beyond what a record can hold."""
     if ATTEMPT_ID_PATTERN.fullmatch(attempt_id) is None:
@@ -276,7 +288,16 @@ def _scope_of(harness: Any, namespace: Any, native_id: Any) -> str:
     return ":".join(map(_component, (harness, namespace, native_id)))
 
 
+# Claims on responses of all conversations of a host begin with the same two.
+@lru_cache(maxsize=1_024)
+def _namespace_of(harness: Any, namespace: Any) -> str:
+    return f"{_component(harness)}:{_component(namespace)}"
+
+
 def _component(text: Any) -> str:
+    # Most are UUIDs and plain words, which is checked at once and leaves nothing to ask.
+    if isinstance(text, str) and SAFE_COMPONENT.fullmatch(text) is not None:
+        return text
     # The text is encoded as it is, white space at its ends included; only the check trims it.
     if not isinstance(text, str) or is_blank(text):
         raise ProjectionError("blank_component")

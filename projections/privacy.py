@@ -22,7 +22,7 @@ from projections.privacy_classes import (
     Profile,
 )
 from projections.records import Record, Scope, scope_of
-from projections.text import js_text, well_formed
+from projections.text import js_text, utf8_of
 
 __all__ = [
     "DIGEST_PREFIX",
@@ -85,12 +85,12 @@ class Policy:
         """
         if value is None:
             return None
-        return self._digest(value if type(value) is str else js_text(value))
+        return self._digest(js_text(value))
 
 
 def _key_bytes(key: Any) -> bytes:
     if isinstance(key, str):
-        key = well_formed(key).encode("utf-8")
+        key = utf8_of(key)
     if not isinstance(key, bytes) or not key:
         raise ProjectionError("empty_key")
     return key
@@ -98,7 +98,7 @@ def _key_bytes(key: Any) -> bytes:
 
 def _digester(keyed: hmac.HMAC) -> Callable[[str], str]:
     def digest(text: str) -> str:
-        return DIGEST_PREFIX + _hmac_hex(keyed, well_formed(text).encode("utf-8"))
+        return DIGEST_PREFIX + _hmac_hex(keyed, utf8_of(text))
 
     return digest
 
@@ -116,6 +116,9 @@ Plan: TypeAlias = Mapping[str, Step]
 """Steps of an object's keys; a key without one is dropped."""
 
 _DROP: Final = object()
+
+# Not ``dict | list``, which would be made anew for every value of every record.
+_CONTAINERS: Final = (dict, list)
 
 
 class Plans(NamedTuple):
@@ -168,7 +171,7 @@ def _is_mcp_call(record: Record) -> bool:
         return False
     name, namespace = record.get("name"), record.get("namespace")
     # ECMAScript's truth: an empty list or object counts as a namespace.
-    has_namespace = isinstance(namespace, dict | list) or bool(namespace)
+    has_namespace = isinstance(namespace, _CONTAINERS) or bool(namespace)
     return has_namespace or (isinstance(name, str) and name.startswith("mcp__"))
 
 
@@ -188,11 +191,13 @@ def _redact_object(value: Record, plan: Plan, policy: Policy) -> Record:
 
 
 def _keep(value: Any, _policy: Policy) -> Any:
-    return _DROP if isinstance(value, dict | list) else value
+    return _DROP if isinstance(value, _CONTAINERS) else value
 
 
 def _digest(value: Any, policy: Policy) -> Any:
-    return _DROP if isinstance(value, dict | list) else policy.digest(value)
+    if type(value) is str:
+        return policy._digest(value)  # noqa: SLF001  (most values are texts, and most texts come again soon)
+    return _DROP if isinstance(value, _CONTAINERS) else policy.digest(value)
 
 
 def _digest_agent(value: Any, policy: Policy) -> Any:

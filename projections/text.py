@@ -28,7 +28,7 @@ JS_LINE_END = "\\n\\r\\u2028\\u2029"
 """The characters that ``.`` does not match in ECMAScript, to be written inside ``[...]``."""
 
 _PATTERN_PIECE = re.compile(r"\\.|[\[\].]|[^\\\[\].]+", re.DOTALL)
-_SAFE_COMPONENT = re.compile(r"[A-Za-z0-9\-_.!~*'()]*")
+SAFE_COMPONENT = re.compile(r"[A-Za-z0-9\-_.!~*'()]+")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\x00\ufffd\ud800-\udfff]")
 _STORABLE = re.compile("\ufffd([0-9a-f]{4})")
@@ -37,8 +37,10 @@ _DATE = (
     r"(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29"
     r"|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])))"
 )
-_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?"
-TIME_SOURCE = f"^{_DATE}T{_TIME}(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)$"
+_HOUR_AND_MINUTE = r"(?:[01]\d|2[0-3]):[0-5]\d"
+_MINUTE_SOURCE = f"^{_DATE}T{_HOUR_AND_MINUTE}$"
+_AFTER_MINUTE_SOURCE = rf"^(?::[0-5]\d(?:\.\d+)?)?(?:Z|[+-]{_HOUR_AND_MINUTE})$"
+TIME_SOURCE = f"{_MINUTE_SOURCE[:-1]}{_AFTER_MINUTE_SOURCE[1:]}"
 """The time grammar of a trace record, as an ECMAScript pattern: seconds may be left out, digits may follow them."""
 
 
@@ -71,6 +73,9 @@ def _python_piece(piece: str, *, in_class: bool) -> str:
 
 
 TIME_PATTERN = ecma_pattern(TIME_SOURCE)
+_MINUTE_PATTERN = ecma_pattern(_MINUTE_SOURCE)
+_AFTER_MINUTE_PATTERN = ecma_pattern(_AFTER_MINUTE_SOURCE)
+_MINUTE_CHARS = 16
 
 
 def trim_text(text: str) -> str:
@@ -123,16 +128,24 @@ def well_formed(text: str) -> str:
     return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
+def utf8_of(text: str) -> bytes:
+    """UTF-8 of a text, with U+FFFD for every lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return well_formed(text).encode()
+
+
 def encode_component(text: str) -> str:
     """Percent-encode one id component (``encodeURIComponent``): UTF-8, upper-case hex, ``A-Za-z0-9-_.!~*'()`` kept.
 
     Raises ``lone_surrogate``.
     """
     # Most components are UUIDs and plain words; the check is several times cheaper than quoting.
-    return text if _SAFE_COMPONENT.fullmatch(text) else _quoted(text)
+    return text if SAFE_COMPONENT.fullmatch(text) else _quoted(text)
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def _quoted(text: str) -> str:
     if _LONE_SURROGATE.search(text):
         raise ProjectionError("lone_surrogate")
@@ -179,30 +192,41 @@ Instant = tuple[int, str, str]
 
 def is_time(value: object) -> bool:
     """Whether a value is text in the time grammar of a trace record."""
-    return isinstance(value, str) and TIME_PATTERN.fullmatch(value) is not None
+    return (
+        isinstance(value, str)
+        and _minute_s(value[:_MINUTE_CHARS]) is not None
+        and _AFTER_MINUTE_PATTERN.fullmatch(value, _MINUTE_CHARS) is not None
+    )
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def instant(text: str) -> Instant:
     """Sortable key of a time in the record grammar, with all its digits; equal instants order by their text.
 
     Raises ``invalid_time``. Years run from 0000 to 9999, so ``datetime`` is of no use here.
     """
-    if TIME_PATTERN.fullmatch(text) is None:
+    minute_s = _minute_s(text[:_MINUTE_CHARS])
+    if minute_s is None or _AFTER_MINUTE_PATTERN.fullmatch(text, _MINUTE_CHARS) is None:
         raise ProjectionError("invalid_time")
+    end = -1 if text[-1] == "Z" else -6
+    clock, offset_s = text[_MINUTE_CHARS:end], 0 if end == -1 else _offset_s(text[end:])
+    second_s = int(clock[1:3]) if clock else 0
+    return minute_s + second_s - offset_s, clock[4:].rstrip("0"), text
+
+
+# The times of a source lie close together, and most of what there is to check and to count is in their minute.
+@lru_cache(maxsize=4_096)
+def _minute_s(text: str) -> int | None:
+    """Seconds since 1970 at the beginning of a minute, without its offset; None for what is no minute."""
+    if _MINUTE_PATTERN.fullmatch(text) is None:
+        return None
     days = _days_from_epoch(int(text[0:4]), int(text[5:7]), int(text[8:10]))
-    seconds = days * 86_400 + int(text[11:13]) * 3_600 + int(text[14:16]) * 60
-    clock, offset_s = _split_offset(text)
-    if clock[16:17] == ":":
-        seconds += int(clock[17:19])
-    return seconds - offset_s, clock[20:].rstrip("0"), text
+    return days * 86_400 + int(text[11:13]) * 3_600 + int(text[14:16]) * 60
 
 
-def _split_offset(text: str) -> tuple[str, int]:
-    if text.endswith("Z"):
-        return text[:-1], 0
-    offset_s = int(text[-5:-3]) * 3_600 + int(text[-2:]) * 60
-    return text[:-6], -offset_s if text[-6] == "-" else offset_s
+def _offset_s(text: str) -> int:
+    size_s = int(text[1:3]) * 3_600 + int(text[4:6]) * 60
+    return -size_s if text[0] == "-" else size_s
 
 
 def _days_from_epoch(year: int, month: int, day: int) -> int:

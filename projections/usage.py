@@ -16,6 +16,9 @@ Basis = Literal["delta", "snapshot"]
 TOKEN_FIELDS = ("input", "output", "cachedInput", "cacheWriteInput", "reasoningOutput", "total")
 """Token counts of a measurement, in record order; all are there, null when unknown."""
 
+CLAUDE_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+"""Token counts of a Claude ``usage`` block; ``input_tokens`` are those that no cache had."""
+
 
 class FoldedUsage(NamedTuple):
     """Measurements that may be summed, and what they are: per-response deltas or snapshots of counters."""
@@ -131,25 +134,30 @@ def claude_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     The block's input leaves cache reads and writes out; ours takes them in, so it is unknown when one of the three
     is. Cache writes are split by their time to live where the block says so.
     """
-    output = count_of(usage.get("output_tokens"))
-    cached = count_of(usage.get("cache_read_input_tokens"))
-    written = count_of(usage.get("cache_creation_input_tokens"))
-    input_tokens = sum_or_null([count_of(usage.get("input_tokens")), cached, written])
+    tokens = claude_tokens(*(count_of(usage.get(name)) for name in CLAUDE_COUNTS))
+    return {"tokens": tokens, "cacheWriteSplit": cache_write_split(usage.get("cache_creation"))}
+
+
+def claude_tokens(
+    uncached: int | None, output: int | None, cached: int | None, written: int | None
+) -> dict[str, int | None]:
+    """Token counts of a Claude ``usage`` block from those of ``CLAUDE_COUNTS``."""
+    input_tokens = None if uncached is None or cached is None or written is None else uncached + cached + written
     return {
-        "tokens": {
-            "input": input_tokens,
-            "output": output,
-            "cachedInput": cached,
-            "cacheWriteInput": written,
-            "reasoningOutput": None,
-            "total": sum_or_null([input_tokens, output]),
-        },
-        "cacheWriteSplit": _cache_write_split(usage.get("cache_creation")),
+        "input": input_tokens,
+        "output": output,
+        "cachedInput": cached,
+        "cacheWriteInput": written,
+        "reasoningOutput": None,
+        "total": None if input_tokens is None or output is None else input_tokens + output,
     }
 
 
-def _cache_write_split(creation: Any) -> dict[str, int] | None:
-    if not isinstance(creation, Mapping):
+def cache_write_split(creation: Any) -> dict[str, int] | None:
+    """Cache writes of a Claude ``usage`` block by their time to live; None where it says nothing about that."""
+    # What was parsed is a dict; asking for a Mapping first costs as much as all the rest.
+    if type(creation) is not dict and not isinstance(creation, Mapping):
         return None
-    short, long = (count_of(creation.get(f"ephemeral_{ttl}_input_tokens")) for ttl in ("5m", "1h"))
+    short = count_of(creation.get("ephemeral_5m_input_tokens"))
+    long = count_of(creation.get("ephemeral_1h_input_tokens"))
     return None if short is None and long is None else {"ttl5m": short or 0, "ttl1h": long or 0}

@@ -6,6 +6,7 @@ assembly for reading again from the start, so that the same code decides in both
 
 from collections.abc import Mapping
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -15,26 +16,26 @@ from projections.aggregates.emitter import Emitter
 from projections.canonical import sha256_hex
 from projections.facts import Fact, FactSet
 from projections.formats import FORMATS
-from projections.formats.assembly import Assembly, Item, Position, Report, split_line_key
+from projections.formats.assembly import Assembly, Item, Position, Report, line_key_prefix, split_line_key
 from projections.ids import split_attempt_id, split_conversation_ref
 from projections.text import storable_text
-from projections.times import time_key
+from projections.times import is_earlier, time_key
 
 Unbound = Literal["hold", "standalone"]
 
 _SCHEMA = "titan.trace/v1"
 _START_KEY = "usage-start:"
+_order_of = attrgetter("order")
 
 
 class _Reader:
     """The assembly of one format of a conversation, and how far it has read."""
 
-    __slots__ = ("assembly", "ends", "is_stale", "last", "lines", "takes_any_order", "waiting")
+    __slots__ = ("assembly", "ends", "is_stale", "last", "takes_any_order", "waiting")
 
     def __init__(self, assembly: Assembly, *, takes_any_order: bool) -> None:
         self.assembly = assembly
         self.takes_any_order = takes_any_order
-        self.lines: dict[Position, dict[str, Any]] = {}
         self.waiting: dict[Position, dict[str, Any]] = {}
         self.ends: dict[str, Position] = {}
         self.last: Position | None = None
@@ -62,7 +63,6 @@ class _Reader:
             self.assembly.add(position, body)
             self.ends[position.source_id] = position
             self.last = self.last if is_late else position
-        self.lines |= self.waiting
         self.waiting = {}
 
 
@@ -166,10 +166,15 @@ class Conversation:
             if reader.is_stale:
                 started_again = True
                 again = self._readers[name] = self._new_reader(name)
-                again.waiting = reader.lines | reader.waiting
+                again.waiting = self._lines_of(name)
                 again.feed()
                 self._new_answers |= {f"meeting:{meeting}" for meeting, _ in self._facts.with_prefix("meeting:")}
         return started_again
+
+    def _lines_of(self, name: str) -> dict[Position, dict[str, Any]]:
+        prefix = line_key_prefix(name)
+        rows = self._facts.with_prefix(prefix)
+        return {split_line_key(prefix + rest)[1]: body for rest, body in rows}
 
     def _apply_answers(self) -> None:
         """Tell the assemblies who else holds what they hold; an answer that was withdrawn leaves only ourselves.
@@ -235,7 +240,7 @@ class Conversation:
     def _show_touched(self, assembly: Assembly) -> None:
         """Project the items that changed, in source order."""
         is_earliest_gone = False
-        for item in sorted(assembly.touched.values(), key=lambda item: item.order):
+        for item in sorted(assembly.touched.values(), key=_order_of):
             record, said = self._record_of(item), item.said
             if said is not None and (record is None or record["id"] != said[0]):
                 self._emitter.drop_record(said[0])
@@ -304,7 +309,9 @@ class Conversation:
     def _count(self, item: Item) -> None:
         """Attribute an item: its cost to its attempt, or its time to the conversation's own run."""
         if not self._bindings:
-            if item.said is not None and (self._earliest is None or time_key(item.at) < time_key(self._earliest)):
+            if item.said is None or item.at is None:
+                return
+            if self._earliest is None or is_earlier(item.at, self._earliest):
                 self._earliest = item.at
         elif item.kind == "cost":
             if item.withdrawn or self._is_erased:

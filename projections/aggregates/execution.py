@@ -41,7 +41,8 @@ class Execution:
         Of two transitions of one revision the one that counts for nothing stays in the log, as evidence.
         """
         self._known = None
-        rivals = [held for held in self._facts.front(fact.key) if held.body is not None and held.body != fact.body]
+        front = self._facts.front(fact.key)
+        rivals = [held for held in front if held.body is not None and held.body != fact.body] if front else []
         superseded = self._facts.join(fact).superseded
         if rivals and fact.body is not None and fact.key.startswith("transition:"):
             self._contested.add(fact.key)
@@ -69,6 +70,8 @@ class Execution:
         deletions = self._facts.deletions("record")
 
         def hidden_before(fact: Fact) -> int:
+            if not (tombstones or of_events):
+                return -1
             assert fact.source is not None
             row = {} if fact.body is None else fact.body.get("body", fact.body)
             partition = fact.source[0]

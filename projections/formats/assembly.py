@@ -19,9 +19,14 @@ class Position(NamedTuple):
     part: int
 
 
-def line_key(format_name: str, position: Position) -> str:
-    """Give the fact key of one line (or observation) of a conversation."""
-    return f"line:{format_name}:{position.offset}:{position.part}:{position.source_id}"
+def line_key(format_name: str, source_id: str, offset: int, part: int = 0) -> str:
+    """Give the fact key of one line (or observation) of a conversation, whose position is the three others."""
+    return f"{line_key_prefix(format_name)}{offset}:{part}:{source_id}"
+
+
+def line_key_prefix(format_name: str) -> str:
+    """Give what the fact keys of all lines of one format begin with."""
+    return f"line:{format_name}:"
 
 
 def split_line_key(key: str) -> tuple[str, Position]:

@@ -8,14 +8,14 @@ from typing import Any
 
 from projections.canonical import sha256_hex
 from projections.errors import ProjectionError
-from projections.fields import checked_time, native_text, whole_number
+from projections.fields import checked_time, name_or_none, native_text_or_none, whole_number
 from projections.formats.assembly import Item, Items, Position, span_of
-from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref
-from projections.text import MAX_SAFE_INTEGER, instant, is_blank, storable_text
-from projections.times import time_key
-from projections.usage import claude_usage
+from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, response_claim
+from projections.text import MAX_SAFE_INTEGER, storable_text
+from projections.times import is_earlier, time_key
+from projections.usage import CLAUDE_COUNTS, cache_write_split, claude_tokens
 
-_USAGE_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COUNTS = tuple((name, f"line.message.usage.{name}") for name in CLAUDE_COUNTS)
 _SOURCE = "claude.message.usage"
 _SYNTHETIC = "<synthetic>"
 
@@ -54,47 +54,38 @@ def _lane(value: dict[str, Any]) -> str:
     return f"{side}:{storable_text(agent)}" if isinstance(agent, str) else side
 
 
-def _name(value: Any) -> str | None:
-    """Give a name as it is stored; None when it is missing or blank."""
-    return storable_text(value) if isinstance(value, str) and not is_blank(value) else None
-
-
-def _native(value: Any, where: str) -> str | None:
-    """Give a native id as it is; None when it is missing or blank."""
-    return native_text(value, where) if isinstance(value, str) and not is_blank(value) else None
-
-
 def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     content = message.get("content")
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def _read_user(value: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
+    blocks = _blocks(message)
     results = [
         [call_id, block.get("is_error") is True]
-        for block in _blocks(message)
+        for block in blocks
         if block.get("type") == "tool_result"
-        and (call_id := _native(block.get("tool_use_id"), "line.message.content.tool_use_id")) is not None
+        and (call_id := native_text_or_none(block.get("tool_use_id"), "line.message.content.tool_use_id")) is not None
     ]
     if results:
         return {"results": results}
-    uuid = _native(value.get("uuid"), "line.uuid")
-    is_text = isinstance(message.get("content"), str) or any(block.get("type") == "text" for block in _blocks(message))
+    uuid = native_text_or_none(value.get("uuid"), "line.uuid")
+    is_text = isinstance(message.get("content"), str) or any(block.get("type") == "text" for block in blocks)
     # Any user line ends what was streamed before it, but only a text begins a turn.
     return {"turn": uuid} if is_text and uuid is not None else {}
 
 
 def _read_assistant(value: dict[str, Any], message: dict[str, Any]) -> dict[str, Any] | str:
-    model = _name(message.get("model"))
+    model = name_or_none(message.get("model"))
     if model == _SYNTHETIC:
         return "synthetic_response"
-    uuid = _native(value.get("uuid"), "line.uuid")
-    native = _native(message.get("id"), "line.message.id") or uuid
+    uuid = native_text_or_none(value.get("uuid"), "line.uuid")
+    native = native_text_or_none(message.get("id"), "line.message.id") or uuid
     if native is None:
         raise ProjectionError("invalid_field", "line.message.id")
     response: dict[str, Any] = {
         "id": native,
-        "request": _native(value.get("requestId"), "line.requestId"),
+        "request": native_text_or_none(value.get("requestId"), "line.requestId"),
         "uuid": uuid,
         "model": model,
         "usage": None,
@@ -103,27 +94,25 @@ def _read_assistant(value: dict[str, Any], message: dict[str, Any]) -> dict[str,
     if isinstance(usage, dict):
         _read_usage(usage, response)
     calls = [
-        [call_id, _name(block.get("name")) or "unknown"]
+        [call_id, name_or_none(block.get("name")) or "unknown"]
         for block in _blocks(message)
         if block.get("type") == "tool_use"
-        and (call_id := _native(block.get("id"), "line.message.content.id")) is not None
+        and (call_id := native_text_or_none(block.get("id"), "line.message.content.id")) is not None
     ]
     return {"response": response, "calls": calls} if calls else {"response": response}
 
 
 def _read_usage(usage: dict[str, Any], response: dict[str, Any]) -> None:
-    for name in _USAGE_COUNTS:
-        if usage.get(name) is not None:
-            whole_number(usage[name], f"line.message.usage.{name}")
-    found = claude_usage(usage)
-    tokens = found["tokens"]
-    if any(count is not None and count > MAX_SAFE_INTEGER for count in tokens.values()):
+    counts = (None if usage.get(name) is None else whole_number(usage[name], where) for name, where in _COUNTS)
+    tokens = claude_tokens(*counts)
+    if (tokens["input"] or 0) > MAX_SAFE_INTEGER or (tokens["total"] or 0) > MAX_SAFE_INTEGER:
         raise ProjectionError("count_out_of_range", "line.message.usage")
-    if all(count is None for count in tokens.values()):
+    if set(tokens.values()) == {None}:
         return
     response["usage"] = tokens
-    if found["cacheWriteSplit"] is not None:
-        response["split"] = found["cacheWriteSplit"]
+    split = cache_write_split(usage.get("cache_creation"))
+    if split is not None:
+        response["split"] = split
 
 
 def _input_side(tokens: dict[str, Any]) -> tuple[int | None, ...]:
@@ -261,7 +250,7 @@ class ClaudeCodeAssembly(Items):
         if line["request"] is not None:
             self._by_request[(line["id"], line["request"])] = response
         evidence = line["request"] if line["request"] is not None else f"line:{line['uuid']}"
-        response.claim = conversation_item_ref(self.identity._replace(native_id=line["id"]), "response", evidence)
+        response.claim = response_claim(self.identity, line["id"], evidence)
         return response
 
     def _turn_of(self, lane: tuple[str, str]) -> str | None:
@@ -341,7 +330,7 @@ class ClaudeCodeAssembly(Items):
             self._claimed[response.claim].append(response)
             self.unanswered.add(response.claim)
         held = self.claims.get(response.claim)
-        if held is None or (at is not None and (held[0] is None or instant(at) < instant(held[0]))):
+        if held is None or (at is not None and (held[0] is None or is_earlier(at, held[0]))):
             self.claims[response.claim] = [at]
             self.new_claims.add(response.claim)
             self.unanswered.add(response.claim)

@@ -15,7 +15,8 @@ from projections.formats.codex_usage import (
     CodexEvent,
     CodexUsageReader,
     CounterSteps,
-    read_tokens,
+    Tokens,
+    stored_tokens,
 )
 from projections.ids import ConversationIdentity, conversation_item_ref, conversation_ref, cost_id
 from projections.times import TimeKey, time_key
@@ -45,6 +46,7 @@ class CodexAssembly(Items):
         self._sources: dict[str, _Source] = {}
         self._calls: dict[str, list[Item]] = {}
         self._costs: dict[str, Item] = {}
+        self._turn_refs: dict[str, str] = {}
         self._steps: dict[str, int] = {}
         self._placed: list[tuple[Position, Item]] = []
         self._history = History()
@@ -84,8 +86,16 @@ class CodexAssembly(Items):
         return self.put(item, position)
 
     def _fields(self, source: _Source, fields: Body) -> Body:
-        turn = {} if source.turn is None else {"turn": conversation_item_ref(self.identity, "turn", source.turn)}
-        return {**fields, "conversation": self._ref, **turn}
+        fields["conversation"] = self._ref
+        if source.turn is not None:
+            fields["turn"] = self._turn_ref(source.turn)
+        return fields
+
+    def _turn_ref(self, turn: str) -> str:
+        found = self._turn_refs.get(turn)
+        if found is None:
+            found = self._turn_refs[turn] = conversation_item_ref(self.identity, "turn", turn)
+        return found
 
     def _add_call(self, position: Position, body: Body, at: str | None, source: _Source) -> None:
         native, name, namespace = body["call"]
@@ -106,8 +116,9 @@ class CodexAssembly(Items):
                 self.touch(call)
 
     def _add_usage(self, position: Position, body: Body, at: str | None, source: _Source) -> None:
-        if "count" in body:
-            self._see_row(position, body["count"], body["at"])
+        count = [stored_tokens(counters) for counters in body.get("count", ())]
+        if count:
+            self._see_row(position, count, body["at"])
         source.rows.append((position, body, at))
         if "record" in body and source.reader is None:
             # Usage records say what the counter's steps only suggest: read the whole file by them.
@@ -119,11 +130,13 @@ class CodexAssembly(Items):
         elif source.reader is not None:
             self._read_row(position, body, at, source, source.reader)
         else:
-            self._step(position, body, at, source)
+            self._step(position, body, count, at, source)
 
-    def _step(self, position: Position, body: Body, at: str | None, source: _Source) -> None:
+    def _step(
+        self, position: Position, body: Body, count: list[Tokens | None], at: str | None, source: _Source
+    ) -> None:
         """Take one step of the cumulative counter: a model request and its cost."""
-        total, last = (read_tokens(counters) for counters in body["count"])
+        total, last = count
         assert total is not None
         tokens = source.steps.step(total, last)
         if tokens is None:
@@ -185,13 +198,13 @@ class CodexAssembly(Items):
     ) -> None:
         fields = {"callKind": "model", "name": measurement["model"] or "unknown", "conversation": self._ref}
         if turn is not None:
-            fields["turn"] = conversation_item_ref(self.identity, "turn", turn)
+            fields["turn"] = self._turn_ref(turn)
         record_id = conversation_item_ref(self.identity, "response", measurement["responseId"])
         self._place(Item("call", record_id, at, {**fields, "span": span}), position)
 
-    def _see_row(self, position: Position, count: list[Any], at: str | None) -> None:
+    def _see_row(self, position: Position, count: list[Tokens | None], at: str | None) -> None:
         """Remember a counter row for the comparison with relatives: equal when total and last are."""
-        chunk = self._history.add([read_tokens(counters) for counters in count])
+        chunk = self._history.add(count)
         self._row_places.append(position)
         is_news = len(self._row_places) % CHUNK_ROWS == 0 or (self._first_row_at is None and at is not None)
         self._first_row_at = self._first_row_at if self._first_row_at is not None else at

@@ -6,14 +6,15 @@ from typing import Any
 from projections.canonical import sha256_hex
 from projections.decode import decode_json
 from projections.errors import ProjectionError
-from projections.fields import checked_time, native_text, whole_number
+from projections.fields import checked_time, name_or_none, native_text_or_none, whole_number
 from projections.formats.codex_usage import COUNTER_NAMES
-from projections.text import is_blank, storable_text
 
 _CALLS = frozenset(
     {"function_call", "custom_tool_call", "tool_search_call", "web_search_call", "local_shell_call", "mcp_tool_call"}
 )
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
+
+_COUNTS = tuple((name, f"line.payload.{name}") for name in COUNTER_NAMES)
 
 Body = dict[str, Any]
 
@@ -51,30 +52,29 @@ def _kind_of(value: Body, payload: Body) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _native(value: Any, where: str) -> str | None:
-    return native_text(value, where) if isinstance(value, str) and not is_blank(value) else None
-
-
-def _name(value: Any) -> str | None:
-    return storable_text(value) if isinstance(value, str) and not is_blank(value) else None
-
-
 def _read_meta(payload: Body) -> Body:
-    return {"meta": {"forkedFrom": _native(payload.get("forked_from_id"), "line.payload.forked_from_id")}}
+    return {"meta": {"forkedFrom": native_text_or_none(payload.get("forked_from_id"), "line.payload.forked_from_id")}}
 
 
 def _read_turn(payload: Body) -> Body:
-    return {"turn": [_native(payload.get("turn_id"), "line.payload.turn_id"), _name(payload.get("model"))]}
+    return {
+        "turn": [
+            native_text_or_none(payload.get("turn_id"), "line.payload.turn_id"),
+            name_or_none(payload.get("model")),
+        ]
+    }
 
 
 def _read_call(payload: Body) -> Body:
-    native = _native(payload.get("call_id"), "line.payload.call_id") or _native(payload.get("id"), "line.payload.id")
-    name = _name(payload.get("name")) or str(payload["type"])
-    return {"call": [native, name, _name(payload.get("namespace"))]}
+    native = native_text_or_none(payload.get("call_id"), "line.payload.call_id") or native_text_or_none(
+        payload.get("id"), "line.payload.id"
+    )
+    name = name_or_none(payload.get("name")) or str(payload["type"])
+    return {"call": [native, name, name_or_none(payload.get("namespace"))]}
 
 
 def _read_output(payload: Body) -> Body | None:
-    call_id = _native(payload.get("call_id"), "line.payload.call_id")
+    call_id = native_text_or_none(payload.get("call_id"), "line.payload.call_id")
     return None if call_id is None else {"result": [call_id, _is_error(payload)]}
 
 
@@ -99,7 +99,7 @@ def _is_error(payload: Body) -> bool | None:
 
 
 def _read_mcp_end(payload: Body) -> Body | None:
-    call_id = _native(payload.get("call_id"), "line.payload.call_id")
+    call_id = native_text_or_none(payload.get("call_id"), "line.payload.call_id")
     result = payload.get("result")
     if call_id is None or not isinstance(result, dict):
         return None
@@ -120,14 +120,13 @@ def _counters(value: Any) -> Body | None:
     """Keep the counters of an object; one that is there and no count makes the line a broken one."""
     if not isinstance(value, dict):
         return None
-    given = {name: value[name] for name in COUNTER_NAMES if value.get(name) is not None}
-    return {name: whole_number(count, f"line.payload.{name}") for name, count in given.items()}
+    return {name: whole_number(value[name], where) for name, where in _COUNTS if value.get(name) is not None}
 
 
 def _read_record(payload: Body) -> Body:
     record: Body = {}
     for name in ("turn_id", "response_id"):
-        native = _native(payload.get(name), f"line.payload.{name}")
+        native = native_text_or_none(payload.get(name), f"line.payload.{name}")
         if native is not None:
             record[name] = native
     for name in ("usage", "turn_token_usage", "thread_token_usage"):

@@ -34,6 +34,11 @@ def read_tokens(value: Any) -> Tokens | None:
     return {name: count_of(value.get(key)) for name, key in _TOKENS.items()} if isinstance(value, Mapping) else None
 
 
+def stored_tokens(counters: Mapping[str, int] | None) -> Tokens | None:
+    """Give a counter object of a fact, whose counts were checked when the fact was made."""
+    return None if counters is None else {name: counters.get(key) for name, key in _TOKENS.items()}
+
+
 def size_of(tokens: Tokens) -> int | None:
     """Give the total of a counter, or input plus output where the writer left the total out; None when unknown."""
     if tokens["total"] is not None:

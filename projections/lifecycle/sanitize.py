@@ -37,17 +37,19 @@ def sanitize_transition(transition: Mapping[str, Any]) -> JsonObject:
     """
     kind = transition.get("kind")
     fields = _TRANSITIONS.get(kind, _FENCED) if isinstance(kind, str) else _FENCED
-    return _kept(fields, dict(transition))
+    return _kept(fields, transition)
 
 
 def sanitize_record(record: Mapping[str, Any]) -> JsonObject:
     """Give an execution record without content; the same is kept as of transitions, plus phase and revision."""
-    return _kept(_RECORD, dict(record))
+    return _kept(_RECORD, record)
 
 
-def _kept(fields: Mapping[str, Keeper], value: JsonObject) -> JsonObject:
-    kept = ((name, keep(read(value, name))) for name, keep in fields.items())
-    return {name: item for name, item in kept if item is not UNDEFINED}
+def _kept(fields: Mapping[str, Keeper], value: Mapping[str, Any]) -> JsonObject:
+    # Of what is not there nothing is kept, whatever keeps it: every keeper gives UNDEFINED for UNDEFINED.
+    return {
+        name: item for name, keep in fields.items() if name in value and (item := keep(value[name])) is not UNDEFINED
+    }
 
 
 def _placeholder(value: Any) -> Any:

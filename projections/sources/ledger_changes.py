@@ -97,17 +97,16 @@ def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "execution": {**found, **execution}} if found and isinstance(execution, dict) else row
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: dict[str, Any]) -> dict[str, Any]:
     """Escape what stores refuse in the texts that are only shown; a conversation's ref is made of its native texts."""
-    if isinstance(value, str):
-        return storable_text(value)
-    if not isinstance(value, dict):
-        return value
     if value.keys() == _IDENTITY:
         for name, text in value.items():
             native_text(text, f"conversation.{name}")
         return value
-    return {name: _storable(item) for name, item in value.items()}
+    return {
+        name: storable_text(item) if type(item) is str else _storable(item) if type(item) is dict else item
+        for name, item in value.items()
+    }
 
 
 def _project_deletion(event: Event) -> list[Fact]:

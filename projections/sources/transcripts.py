@@ -11,7 +11,7 @@ from projections.errors import ProjectionError
 from projections.facts import Fact
 from projections.fields import Row
 from projections.formats import FORMATS
-from projections.formats.assembly import Position, line_key
+from projections.formats.assembly import line_key
 from projections.formats.observation import read_observation
 from projections.ids import ConversationIdentity, conversation_ref
 from projections.sources.envelope import DEFAULT_LIMITS, Event
@@ -37,8 +37,8 @@ def project_event(event: Event) -> tuple[list[Fact], str | None, list[str]]:
     body = _read_line(line, teller.read_line, ordinal, event.limits.depth_max)
     if isinstance(body, str):
         return [], body, []
-    position = Position(source.native("sourceId"), row.count("byteOffset"), 0)
-    return [Fact(teller.aggregate, line_key(teller.format_name, position), (), body)], None, []
+    key = line_key(teller.format_name, source.native("sourceId"), row.count("byteOffset"))
+    return [Fact(teller.aggregate, key, (), body)], None, []
 
 
 class _Teller(NamedTuple):
@@ -110,7 +110,7 @@ def _read_line(line: bytes, read: Any, ordinal: int | None, depth_max: int) -> d
         return "blank_line"
     # A killed writer pads with NULs, some editors begin with a mark: neither is JSON, and both stay in the span.
     try:
-        parsed = parse_line(text, depth_max)
+        parsed = _parse(text, depth_max)
     except ProjectionError as error:
         raise ProjectionError(f"line_{error.reason}", "line") from None
     found: dict[str, Any] | str = read(parsed, line, ordinal)
@@ -123,7 +123,10 @@ def parse_line(line: bytes, depth_max: int = JSON_DEPTH_MAX) -> Any:
     NULs behind it and a byte order mark before it do not count, and bytes that are not UTF-8 inside its texts do not
     cost the line.
     """
-    text = line.rstrip(b"\x00").removeprefix(_BYTE_ORDER_MARK)
+    return _parse(line.rstrip(b"\x00").removeprefix(_BYTE_ORDER_MARK), depth_max)
+
+
+def _parse(text: bytes, depth_max: int) -> Any:
     try:
         return decode_json(text, depth_max)
     except ProjectionError as error:
@@ -141,5 +144,5 @@ def _project_observation(row: Row, source: Row | None) -> tuple[list[Fact], str 
     body = read_observation(row)
     if isinstance(body, str):
         return [], body, []
-    position = Position(place.native("sourceId"), place.count("byteOffset"), place.count("subrecordIndex"))
-    return [Fact(conversation_ref(identity), line_key("observation", position), (), body)], None, []
+    key = line_key("observation", place.native("sourceId"), place.count("byteOffset"), place.count("subrecordIndex"))
+    return [Fact(conversation_ref(identity), key, (), body)], None, []

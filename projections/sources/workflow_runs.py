@@ -5,7 +5,10 @@ ActiveStep is also a fact of its own, because only an older revision may have sh
 """
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 from projections.errors import ProjectionError
 from projections.facts import Fact
@@ -18,6 +21,13 @@ from projections.sources.gates import read_policy_gate
 RUN_STATUSES = ("running", "paused", "cancelling", "recovery_required", "completed", "failed", "cancelled")
 STEP_KINDS = ("dispatch", "seed", "assisted", "authorize")
 RECOVERY_KINDS = ("legacy_unrecoverable", "not_found", "ownership_lost", "unknown")
+
+_Step = tuple[dict[str, Any] | None, list[str]]
+"""What a step's result says, None when it is refused, and the issues that were found in it."""
+
+# Every snapshot of a run repeats the results of those before it, and reading one is most of what a snapshot costs.
+KNOWN_STEPS: dict[tuple[str, bytes], _Step] = {}
+KNOWN_STEPS_MAX = 4_096
 
 _GATES = "titan.trace.gates"
 _ARTIFACTS = "titan.trace.artifacts"
@@ -131,14 +141,39 @@ def _active_iteration(step: Row) -> int:
 def _read_steps(row: Row, run_id: str, issues: list[str]) -> list[dict[str, Any]]:
     found = []
     for step in _checked_members(row, "stepResults", issues):
-        try:
-            found.append(_read_step(step, run_id, issues))
-        except ProjectionError as error:
-            issues.append(f"step_result_{error.reason}")
+        body, of_step = _read_step_once(step, run_id)
+        issues += of_step
+        if body is not None:
+            found.append(body)
     return found
 
 
-def _read_step(step: Row, run_id: str, issues: list[str]) -> dict[str, Any]:
+def _read_step_once(step: Row, run_id: str) -> _Step:
+    """Read a step's result, or take what was read when an earlier snapshot of the run held the same."""
+    try:
+        text = orjson.dumps(step.value)
+    except orjson.JSONEncodeError:
+        # It holds a lone surrogate.
+        return _read_step(step, run_id)
+    # A digest, because a result holds content, and what is kept for later must not.
+    key = (run_id, blake2b(text).digest())
+    known = KNOWN_STEPS.get(key)
+    if known is None:
+        if len(KNOWN_STEPS) >= KNOWN_STEPS_MAX:
+            KNOWN_STEPS.clear()
+        known = KNOWN_STEPS[key] = _read_step(step, run_id)
+    return known
+
+
+def _read_step(step: Row, run_id: str) -> _Step:
+    issues: list[str] = []
+    try:
+        return _read_result(step, run_id, issues), issues
+    except ProjectionError as error:
+        return None, [*issues, f"step_result_{error.reason}"]
+
+
+def _read_result(step: Row, run_id: str, issues: list[str]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "stepId": step.native("stepId"),
         "iteration": step.count("iteration"),

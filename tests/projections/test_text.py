@@ -12,6 +12,7 @@ from projections.errors import ProjectionError
 from projections.text import (
     JS_SPACE,
     JS_SPACE_CHARACTERS,
+    TIME_PATTERN,
     ecma_pattern,
     encode_component,
     instant,
@@ -22,9 +23,11 @@ from projections.text import (
     storable_text,
     text_of_storable,
     trim_text,
+    utf8_of,
     utf16_length,
     well_formed,
 )
+from projections.times import is_earlier
 
 ANY_TEXT = st.text(st.characters(exclude_categories=[]) | st.sampled_from("\x00\ufffd\ud800\udfff0abdf"))
 ORDINARY = st.text(st.characters(exclude_characters="\x00\ufffd", exclude_categories=["Cs"]))
@@ -197,6 +200,27 @@ TIMES = st.builds(
     st.text("0123456789", max_size=12),
     st.sampled_from(["Z", "+00:00", "-00:00", "+14:00", "-23:59", "+05:45"]),
 )
+
+
+DAYS = ("2026-02-28", "2026-02-29", "2024-02-29", "2000-02-29", "1900-02-29", "20260228")
+CLOCKS = ("T", "t", "10:59", "24:00", "٠9:00", ":07", ":60", ".", ".5", "Z", "z", "+14:00", "-24:00", "\n", "")
+PARTS_OF_TIMES = st.sampled_from([*DAYS, *CLOCKS])
+UTC_TIMES = TIMES.map(lambda text: f"{text[:19]}Z")
+
+
+@given(st.one_of(TIMES, st.lists(PARTS_OF_TIMES, max_size=6).map("".join)))
+def test_what_a_time_is_its_pattern_says(text: str) -> None:
+    assert is_time(text) == (TIME_PATTERN.fullmatch(text) is not None)
+
+
+@given(TIMES | UTC_TIMES, TIMES | UTC_TIMES)
+def test_a_time_is_earlier_than_another_when_its_instant_is(first: str, second: str) -> None:
+    assert is_earlier(first, second) == (instant(first) < instant(second))
+
+
+@given(ANY_TEXT)
+def test_utf8_of_a_text_is_that_of_its_well_formed_form(text: str) -> None:
+    assert utf8_of(text) == well_formed(text).encode()
 
 
 @given(TIMES, TIMES)
