@@ -224,7 +224,7 @@ def _time(value: Any) -> str | None:
     return _utc_text(value) if type(value) is str else None
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def _utc_text(text: str) -> str | None:
     # A year 0000 and what leaves the calendar on its way to UTC are in no database's range either.
     try:

@@ -18,9 +18,9 @@ _Result = TypeVar("_Result")
 
 _MIB: Final = 1024 * 1024
 # Of all partitions together.
-_BLOCK_CACHE_BYTES: Final = 8 * _MIB
+_BLOCK_CACHE_BYTES: Final = 4 * _MIB
 # Of each partition; what is being written to a file is held beside what comes meanwhile.
-_WRITE_BUFFER_BYTES: Final = 2 * _MIB
+_WRITE_BUFFER_BYTES: Final = _MIB
 _OPEN_FILES_MAX: Final = 64
 _BLOOM_BITS_PER_KEY: Final = 10
 _FORMAT: Final = 1

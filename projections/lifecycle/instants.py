@@ -27,7 +27,7 @@ def instant_ms(value: Any) -> float:
     return _parse(value) if isinstance(value, str) else math.nan
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def _parse(text: str) -> float:
     match = _ISO_TIME.fullmatch(text)
     if match is None or match[1] == "-000000":
