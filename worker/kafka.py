@@ -44,7 +44,7 @@ _NEVER_MS = 2**31 - 1
 _REBALANCE_TIMEOUT_MS = 60_000
 # How long the broker holds a fetch that finds nothing. A client has one on its way, for the partitions of which it
 # holds nothing, and what arrives in the others waits for it: with the usual 500 ms a hop takes up to half a second.
-_FETCH_WAIT_MS = 50
+FETCH_WAIT_MS = 50
 # Compressed: what a client holds beyond the batches that are being worked on, of one partition and of all. An answer
 # takes its size up to three times until it is messages.
 _PARTITION_FETCH_BYTES_MAX = 2**17
@@ -189,7 +189,7 @@ def _consumer_options(settings: Settings, partition_bytes_max: int = _PARTITION_
         "auto_offset_reset": "none",
         # Only facts and records are written in transactions; for sources this changes nothing.
         "isolation_level": "read_committed",
-        "fetch_max_wait_ms": _FETCH_WAIT_MS,
+        "fetch_max_wait_ms": FETCH_WAIT_MS,
         "fetch_max_bytes": min(limits.batch_bytes_max, _FETCH_BYTES_MAX),
         # One message above this is still delivered, alone.
         "max_partition_fetch_bytes": max(

@@ -21,7 +21,7 @@ from aiokafka.errors import (
     RecordTooLargeError,
 )
 
-from worker.kafka import GroupConsumer, Message, TopicPartition
+from worker.kafka import FETCH_WAIT_MS, GroupConsumer, Message, TopicPartition
 from worker.lanes import CorruptBatch, MissingOffsetsError, Slot
 from worker.logs import error_fields
 from worker.metrics import Metrics
@@ -34,8 +34,9 @@ _log = structlog.get_logger(__name__)
 _FAILURES_MAX: Final = 3
 _RETRY_FIRST_S: Final = 0.1
 # A client fetches nothing while nobody takes what it has, so what lies ready when a lane becomes idle is the oldest of
-# what there is. So long the answer to one more fetch is waited for, or the rest would wait for the lane's next turn.
-_GATHER_MS: Final = 20
+# what there is. One more fetch is waited for, as long as a broker holds one that finds nothing: without it the rest
+# would wait for the lane's next turn.
+_GATHER_MS: Final = FETCH_WAIT_MS
 # What a client says of bytes that are no whole, undamaged batch.
 _CORRUPT: Final = (CorruptRecordException, RecordTooLargeError)
 # A partition under suspicion is read message by message, so many at a time and not waiting long for the first.
