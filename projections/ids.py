@@ -279,7 +279,10 @@ def normalize_sha(text: str) -> str:
 def _scope(identity: Identity) -> str:
     if isinstance(identity, tuple):
         return _scope_of(*identity)
-    return ":".join(_component(identity.get(field)) for field in ("harness", "namespace", "nativeId"))
+    harness, namespace, native_id = (identity.get(field) for field in ("harness", "namespace", "nativeId"))
+    if type(harness) is type(namespace) is type(native_id) is str:
+        return _scope_of(harness, namespace, native_id)
+    return ":".join(map(_component, (harness, namespace, native_id)))
 
 
 # Every id of a conversation begins with the same three components.

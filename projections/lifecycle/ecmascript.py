@@ -63,6 +63,8 @@ def is_same(left: Any, right: Any) -> bool:
 
 def safe_integer(value: Any) -> int | None:
     """Give an integral JSON number within ±(2**53 - 1) as an int (``1.0`` is 1), else None; booleans are no numbers."""
+    if type(value) is int:
+        return value if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, float) and not value.is_integer():

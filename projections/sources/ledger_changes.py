@@ -1,7 +1,10 @@
 """The ledger-changes topic: transitions, execution records, or both in one row (spec: titan 9.4)."""
 
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 from projections.canonical import canonical_json
 from projections.errors import ProjectionError
@@ -99,12 +102,30 @@ def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
 
 def _storable(value: dict[str, Any]) -> dict[str, Any]:
     """Escape what stores refuse in the texts that are only shown; a conversation's ref is made of its native texts."""
+    _check_identities(value)
+    with suppress(orjson.JSONEncodeError):
+        text = orjson.dumps(value)
+        # Nearly always there is nothing to escape, and one look at the text says so.
+        if text.isascii() and b"\\u" not in text:
+            return value
+    return _escaped(value)
+
+
+def _check_identities(value: dict[str, Any]) -> None:
     if value.keys() == _IDENTITY:
         for name, text in value.items():
             native_text(text, f"conversation.{name}")
+        return
+    for item in value.values():
+        if type(item) is dict:
+            _check_identities(item)
+
+
+def _escaped(value: dict[str, Any]) -> dict[str, Any]:
+    if value.keys() == _IDENTITY:
         return value
     return {
-        name: storable_text(item) if type(item) is str else _storable(item) if type(item) is dict else item
+        name: storable_text(item) if type(item) is str else _escaped(item) if type(item) is dict else item
         for name, item in value.items()
     }
 
