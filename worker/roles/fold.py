@@ -41,8 +41,8 @@ _log = structlog.get_logger(__name__)
 
 # Restoring is a burst of decoding; more at once would only take turns on one event loop.
 _RESTORES_AT_ONCE = 2
-# A restore that is shorter than this is written at once: killed before, it begins where it began.
-_RESTORE_ROWS_MAX = 20_000
+# Written at once, and until then in memory; a shorter restore that is killed before begins where it began.
+_RESTORE_ROWS_MAX = 4_000
 _SETTLED_AT_ONCE = 100
 
 
