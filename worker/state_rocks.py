@@ -20,7 +20,11 @@ _MIB: Final = 1024 * 1024
 # Of all partitions together.
 _BLOCK_CACHE_BYTES: Final = 4 * _MIB
 # Of each partition; what is being written to a file is held beside what comes meanwhile.
-_WRITE_BUFFER_BYTES: Final = _MIB
+_WRITE_BUFFER_BYTES: Final = 2 * _MIB
+# For small buffers; RocksDB's own sizes, for buffers of 64 MiB, let it write everything again far more often.
+_LEVEL_ZERO_FILES: Final = 8
+_LEVEL_BASE_BYTES: Final = 32 * _MIB
+_FILE_BYTES: Final = 4 * _MIB
 _OPEN_FILES_MAX: Final = 64
 _BLOOM_BITS_PER_KEY: Final = 10
 _FORMAT: Final = 1
@@ -127,6 +131,9 @@ def _options(cache: Cache) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)  # noqa: FBT003  (the library's own signature)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
+    options.set_max_bytes_for_level_base(_LEVEL_BASE_BYTES)
+    options.set_target_file_size_base(_FILE_BYTES)
     options.set_max_open_files(_OPEN_FILES_MAX)
     options.set_keep_log_file_num(1)
     options.set_compression_type(DBCompressionType.lz4())

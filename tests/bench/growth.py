@@ -31,7 +31,7 @@ _CHUNK_MESSAGES = 250
 # Of the units of a workload, what one window spans to either side; the first window lets caches warm up.
 _WINDOW_SHARE = 0.15
 # What one of four partitions keeps by the default of limits.state_facts_max.
-FACTS_MAX = 2_500
+FACTS_MAX = 1_000
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
