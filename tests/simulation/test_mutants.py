@@ -22,14 +22,14 @@ SEARCHES = {
     "commits-records-before-write": Search(0, 5),
     "last-arrival-wins": Search(1, 30),
     "greatest-of-each-field": Search(0, 30),
-    "unfenced-zombie": Search(2, 60),
-    "reads-offset-before-fencing": Search(6, 200),
+    "unfenced-zombie": Search(4, 60),
+    "reads-offset-before-fencing": Search(36, 200),
     "keeps-state-that-is-ahead": Search(1, 30),
     "skips-lost-messages": Search(1, 60),
     "loses-dead-letters": Search(0, 10),
     "sink-takes-what-comes-last": Search(4, 100),
-    "works-on-after-revocation": Search(2, 30),
-    "commits-before-reopening": Search(59, 200),
+    "works-on-after-revocation": Search(4, 30),
+    "commits-before-reopening": Search(73, 200),
     "compacts-facts-too-early": Search(196, 300),
 }
 
