@@ -29,7 +29,7 @@ SEARCHES = {
     "loses-dead-letters": Search(0, 10),
     "sink-takes-what-comes-last": Search(4, 100),
     "works-on-after-revocation": Search(4, 30),
-    "commits-before-reopening": Search(73, 200),
+    "commits-before-reopening": Search(49, 200),
     "compacts-facts-too-early": Search(196, 300),
 }
 
