@@ -24,8 +24,8 @@ from projections.version import PROJECTION_VERSION
 from worker.consumer import BatchConsumer
 from worker.export_policy import policy_for
 from worker.garbage import collect_rarely
-from worker.generation_watch import GenerationWatch
-from worker.generations import bind_generation, check_generation
+from worker.generations.binding import bind_generation, check_generation
+from worker.generations.watch import GenerationWatch
 from worker.heap import keep_little
 from worker.kafka import quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError

@@ -2,7 +2,7 @@
 
 Rules for editing: what a span says follows from its record alone, so that records may come in any order, nothing has to
 be remembered, and the same record gives the same bytes for ever; what is no convention's name is ``titan.`` and a
-column of ``sink_columns``. Names are those of the semantic conventions 1.41.0.
+column of ``worker.stores.columns``. Names are those of the semantic conventions 1.41.0.
 
 ========  ==================================  ==================================================================
 record    span (parent)                       start and end
@@ -34,7 +34,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from projections.decode import decode_json
 from projections.text import instant
 from worker.sink import Upsert
-from worker.sink_columns import COLUMNS, PRICING_COLUMNS, storable_copy
+from worker.stores.columns import COLUMNS, PRICING_COLUMNS, storable_copy
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
 

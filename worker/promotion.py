@@ -14,7 +14,7 @@ from typing import NamedTuple
 from aiokafka.errors import KafkaError, for_code
 
 from worker.export_policy import policy_for
-from worker.generation_log import append_event, read_history
+from worker.generations.log import append_event, read_history
 from worker.groups import open_groups
 from worker.progress import passages, wait_through
 from worker.settings import Settings

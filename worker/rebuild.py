@@ -16,8 +16,8 @@ from projections.version import PROJECTION_VERSION
 from worker.app import core_roles, make_exports
 from worker.consumer import BatchConsumer
 from worker.direct_writer import open_producer
-from worker.generation_log import Binding, Origin, append_event, make_history, read_history, started
-from worker.generations import OWN, binding_now, mismatches
+from worker.generations.binding import OWN, binding_now, mismatches
+from worker.generations.log import Binding, Origin, append_event, make_history, read_history, started
 from worker.groups import GroupsClient, open_groups
 from worker.kafka import BatchWriter, Message
 from worker.metrics import Metrics

@@ -1,12 +1,13 @@
 """The port to a destination that answers queries: its own way to sum up what is too much to be read record by record.
 
-A reader whose destination speaks SQL has it besides ``RecordReader``; the columns are those of ``sink_columns``.
+A reader whose destination speaks SQL has it besides ``RecordReader``; the columns are those of
+``worker.stores.columns``.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from worker.sink_views import Dialect
+from worker.stores.views import Dialect
 
 Answered = TypeVar("Answered")
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple
 
 from projections.facts import partition_of
-from worker.dead_letter_box import Found, KeptLetter, LetterFilter, find_originals, read_letters
-from worker.dead_letters import DeadLetter, encode_dead_letter
+from worker.dead_letters.box import Found, KeptLetter, LetterFilter, find_originals, read_letters
+from worker.dead_letters.letter import DeadLetter, encode_dead_letter
 from worker.direct_writer import open_producer
-from worker.generation_log import BoundTopic
-from worker.generations import facts_logs
+from worker.generations.binding import facts_logs
+from worker.generations.log import BoundTopic
 from worker.kafka import BatchWriter, TopicPartition
 from worker.roles.project import Outcome, letter_of, project_outcome
 from worker.settings import Settings

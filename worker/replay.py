@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from projections.facts import partition_of
-from worker.dead_letters import encode_dead_letter
+from worker.dead_letters.letter import encode_dead_letter
 from worker.direct_writer import open_producer
-from worker.generations import check_generation
+from worker.generations.binding import check_generation
 from worker.groups import GroupsClient, open_groups
 from worker.kafka import BatchWriter, Message, TopicPartition
 from worker.metrics import Tally

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from worker.export_policy import policy_for
 from worker.exports import ExportPolicy, read_upserts
-from worker.generation_log import read_history
-from worker.generations import refuse_dropped
+from worker.generations.binding import refuse_dropped
+from worker.generations.log import read_history
 from worker.groups import open_groups
 from worker.kafka import TopicPartition
 from worker.settings import Settings

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import orjson
 
 from worker.sink import APPEND_ONLY, SinkBusy, SinkRefused, split_sink_url
-from worker.sink_files import sync_directory, write_at
+from worker.stores.files import sync_directory, write_at
 
 BUSY_DELAY_S: Final = 0.5
 
@@ -267,10 +267,10 @@ _KINDS: Final = {
 """By URL scheme, files."""
 
 _SERVERS: Final[dict[str, str]] = {
-    "clickhouse": "worker.clickhouse_place",
-    "delta": "worker.directory_place",
-    "parquet": "worker.directory_place",
-    "postgresql": "worker.postgresql_place",
+    "clickhouse": "worker.stores.clickhouse",
+    "delta": "worker.stores.directory",
+    "parquet": "worker.stores.directory",
+    "postgresql": "worker.stores.postgresql",
 }
 """By URL scheme, the module of what is in a server or a directory of files, as text, so that a driver loads only when a
 URL names it.

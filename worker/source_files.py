@@ -13,11 +13,11 @@ from projections.text import is_blank
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Harness, Transcript
 from worker.harnesses.discovery import Found, Unavailable, chosen_places, discover, identify
-from worker.raw_lines import RawLine, read_lines
 from worker.settings import Settings
 from worker.settings_sections import LimitSettings
-from worker.transcript_files import PassedOver, open_transcript
-from worker.transcript_lines import TranscriptLine, says_nothing
+from worker.transcripts.files import PassedOver, open_transcript
+from worker.transcripts.lines import TranscriptLine, says_nothing
+from worker.transcripts.raw_lines import RawLine, read_lines
 
 _TOMBSTONE_BYTES_MAX = 64 << 10
 

@@ -10,7 +10,7 @@ from projections.errors import ProjectionError
 from projections.records import RECORD_KINDS
 from worker.export_policy import policy_for
 from worker.exports import ExportPolicy, RecordMessage, make_upsert, record_message
-from worker.generation_log import Generations, read_history
+from worker.generations.log import Generations, read_history
 from worker.groups import open_groups
 from worker.progress import Passage, passages, wait_through
 from worker.record_digests import (

@@ -21,7 +21,7 @@ from tests.worker.web.serving import (
 )
 from tests.worker.web.test_letters import Broker, letter
 from worker.cli import run
-from worker.dead_letter_tail import LetterTail
+from worker.dead_letters.tail import LetterTail
 from worker.web.letters import Letters
 from worker.web.render import letters_url, record_url, run_url
 

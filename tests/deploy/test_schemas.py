@@ -14,7 +14,7 @@ from projections.errors import ProjectionError
 from projections.sources import project_message
 from worker.cli import run
 from worker.commands.schema import file_name, schema_text
-from worker.source_contracts import CONTRACTS, json_schemas
+from worker.contracts.sources import CONTRACTS, json_schemas
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "fixtures" / "runs"

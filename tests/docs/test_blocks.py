@@ -26,13 +26,13 @@ from projections.prices import parse_price_table
 from projections.sources import SOURCES, project_message
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, all_blocks, blocks, commands, named, queries, section
 from worker.cli import run
+from worker.contracts.sources import json_schemas
 from worker.harnesses import HARNESSES
 from worker.record_reader import READERS
 from worker.settings import ENV_PREFIX, Settings, load_settings
 from worker.settings_sections import ExportSettings
 from worker.sink import SINKS, open_sink, split_sink_url
 from worker.sink_switch import can_be_switched
-from worker.source_contracts import json_schemas
 
 README = ROOT / "README.md"
 

@@ -7,8 +7,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.brokers.broker import Broker
-from worker.dead_letter_tail import read_tail
-from worker.dead_letters import DeadLetter, encode_dead_letter
+from worker.dead_letters.letter import DeadLetter, encode_dead_letter
+from worker.dead_letters.tail import read_tail
 from worker.settings import Settings
 from worker.topic_scan import BrokerFailed
 from worker.topics import own_topics, prepare_topics

@@ -18,8 +18,8 @@ from tests.brokers.broker import LOOPBACK, create_topics, free_ports
 from tests.deploy.test_metrics_table import documented
 from tests.integration.commands import Commands
 from tests.integration.pipeline import KEY, KEY_VARIABLE, SOURCES, Pipeline, worlds
-from worker.generation_log import append_event
-from worker.generations import bind_generation
+from worker.generations.binding import bind_generation
+from worker.generations.log import append_event
 from worker.settings import load_settings
 from worker.sink import open_sink
 from worker.topics import prepare_topics

@@ -13,7 +13,7 @@ from tests.integration.commands import Commands
 from tests.integration.pipeline import KEY, Pipeline, worlds
 from tests.integration.test_worker import run_until_it_ends
 from tests.worlds.world import PRIVATE_MARKER, SECRET_MARKER
-from worker.manifest import MANIFEST_NAME
+from worker.file_exports.manifest import MANIFEST_NAME
 
 pytestmark = pytest.mark.integration
 

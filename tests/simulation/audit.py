@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.log import Entry, Row
 from tests.simulation.site import KEY, KEY_VARIABLE
 from tests.worlds.cluster import clean_pass
-from worker.dead_letters import dead_letter, encode_dead_letter
+from worker.dead_letters.letter import dead_letter, encode_dead_letter
 from worker.exports import ExportPolicy, RecordMessage, make_upsert, record_message
 from worker.kafka import TopicPartition
 from worker.metrics import PREFIX, Metrics

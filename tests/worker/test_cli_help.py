@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from worker.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, PROGRAM, cli
-from worker.doctor_findings import error
+from worker.doctor.findings import error
 
 ROOT = Path(__file__).resolve().parents[2]
 # What stands in an example for something else than one of our commands.

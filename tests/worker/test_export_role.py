@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker.fakes.driver import LaneDriver
 from tests.worker.fakes.kafka import FakeBroker, FakeProducer
-from worker.dead_letters import decode_dead_letter
+from worker.dead_letters.letter import decode_dead_letter
 from worker.exports import ExportPolicy
 from worker.kafka import TopicPartition
 from worker.lanes import RetryLater, StopWorkerError

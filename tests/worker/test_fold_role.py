@@ -16,7 +16,7 @@ from tests.worker.fakes.driver import LaneDriver
 from tests.worker.fakes.kafka import FakeBroker, FakeConsumer, FakeProducer
 from tests.worlds.cluster import clean_pass, place
 from tests.worlds.world import World
-from worker.dead_letters import decode_dead_letter
+from worker.dead_letters.letter import decode_dead_letter
 from worker.kafka import BrokenProducerError, Message, PartitionLostError, TopicPartition
 from worker.lanes import SpoiltLaneError, StopWorkerError
 from worker.metrics import Metrics

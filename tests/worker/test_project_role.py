@@ -12,7 +12,7 @@ from projections.sources import Projected
 from tests.worker.fakes.driver import LaneDriver
 from tests.worker.fakes.kafka import FakeBroker, FakeProducer
 from tests.worlds.world import World
-from worker.dead_letters import DeadLetter, decode_dead_letter
+from worker.dead_letters.letter import DeadLetter, decode_dead_letter
 from worker.kafka import TopicPartition
 from worker.metrics import MessageBook, Metrics
 from worker.roles import project

@@ -9,9 +9,9 @@ import pytest
 
 from projections.facts import decode_fact
 from tests.worker.fakes.kafka import FakeMessage
-from worker.dead_letter_box import KeptLetter, LetterFilter, count_letters
-from worker.dead_letters import dead_letter, decode_dead_letter, encode_dead_letter
-from worker.generation_log import BoundTopic
+from worker.dead_letters.box import KeptLetter, LetterFilter, count_letters
+from worker.dead_letters.letter import dead_letter, decode_dead_letter, encode_dead_letter
+from worker.generations.log import BoundTopic
 from worker.kafka import TopicPartition
 from worker.redrive import Redrive, Redriven
 from worker.settings import Settings

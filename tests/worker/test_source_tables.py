@@ -1,8 +1,8 @@
 """The tables that name every source say the same: what projects it, its topic, its contract."""
 
 from projections.sources import SOURCES
+from worker.contracts.sources import CHANGED, CONTRACTS
 from worker.settings_sections import TopicSettings
-from worker.source_contracts import CHANGED, CONTRACTS
 
 
 def test_every_source_has_a_topic_to_be_read_from() -> None:

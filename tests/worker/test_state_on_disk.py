@@ -18,7 +18,7 @@ from tests.worker.fakes.driver import LaneDriver
 from tests.worker.test_fold_role import COUNT, FACTS, SETTINGS, TOPICS, Bench, run, run_fact
 from tests.worlds.cluster import clean_pass
 from tests.worlds.world import World
-from worker.dead_letters import decode_dead_letter
+from worker.dead_letters.letter import decode_dead_letter
 from worker.lanes import Batch, CorruptBatch, SpoiltLaneError
 from worker.roles.fold import FoldLane, FoldRole
 from worker.settings import Settings

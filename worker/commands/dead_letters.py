@@ -42,7 +42,7 @@ def _limit_option(default: int, what: str) -> Callable[[Callable[..., Any]], Cal
 
 
 def _filter(topics: tuple[str, ...], reasons: tuple[str, ...], since: str | None, until: str | None) -> Any:
-    from worker.dead_letter_box import LetterFilter  # noqa: PLC0415  (late, like every heavy import of a command)
+    from worker.dead_letters.box import LetterFilter  # noqa: PLC0415  (late, like every heavy import of a command)
 
     return LetterFilter(frozenset(topics), frozenset(reasons), *time_window(since, until))
 
@@ -68,7 +68,7 @@ Examples:
 @click.pass_obj
 def list_command(invocation: Invocation, /, *, as_json: bool, limit: int, **which: Any) -> None:
     """List dead letters in the order of their topics, partitions and offsets."""
-    from worker.dead_letter_box import list_letters  # noqa: PLC0415  (late, as above)
+    from worker.dead_letters.box import list_letters  # noqa: PLC0415  (late, as above)
 
     letters = on_broker(list_letters(invocation.settings(), _filter(**which)))
     if as_json:
@@ -106,7 +106,7 @@ Examples:
 @click.pass_obj
 def stats_command(invocation: Invocation, /, *, as_json: bool, **which: Any) -> None:
     """Count dead letters by topic and reason."""
-    from worker.dead_letter_box import count_letters, list_letters  # noqa: PLC0415  (late, as above)
+    from worker.dead_letters.box import count_letters, list_letters  # noqa: PLC0415  (late, as above)
 
     counts = count_letters(on_broker(list_letters(invocation.settings(), _filter(**which))))
     if as_json:
@@ -145,7 +145,7 @@ Examples:
 @click.pass_obj
 def show_command(invocation: Invocation, place: str, *, content: bool, as_json: bool) -> int:
     """Show one dead letter; its message only with --content."""
-    from worker.dead_letter_box import look_at  # noqa: PLC0415  (late, as above)
+    from worker.dead_letters.box import look_at  # noqa: PLC0415  (late, as above)
 
     topic, partition, offset = _place(place)
     kept, found = on_broker(look_at(invocation.settings(), topic, partition, offset, with_message=content))
@@ -231,14 +231,14 @@ def _place(text: str) -> tuple[str, int, int]:
 
 
 def _letter_json(kept: Any) -> dict[str, Any]:
-    from worker.dead_letters import letter_json  # noqa: PLC0415  (late, as above)
+    from worker.dead_letters.letter import letter_json  # noqa: PLC0415  (late, as above)
 
     letter = kept.letter
     return {**letter_json(letter), "lastOffset": letter.last_offset, "deadLetteredAt": kept.written_ms}
 
 
 def _echo_letter(kept: Any, document: dict[str, Any]) -> None:
-    from worker.shown_text import shown  # noqa: PLC0415
+    from worker.views.text import shown  # noqa: PLC0415
 
     for name in (
         "topic",

@@ -40,7 +40,7 @@ def doctor_command(invocation: Invocation, *, watch_s: float, strict: bool, as_j
     """
     # A driver without a handler for its log would print its complaints beside ours.
     logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
-    from worker.doctor import examine  # noqa: PLC0415  (late, like every heavy import of a command)
+    from worker.doctor.examination import examine  # noqa: PLC0415  (late, like every heavy import of a command)
 
     diagnosis = on_broker(examine(invocation.settings(), watch_s))
     if as_json:

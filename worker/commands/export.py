@@ -148,7 +148,7 @@ def run_command(  # noqa: PLR0913  (one argument per option)
 
 def _export_log(settings: Settings, export: ExportSettings, directory: Path, file_format: str) -> Any:
     from worker.export_policy import policy_for  # noqa: PLC0415  (late, as above)
-    from worker.export_run import collect_log, export_to_files  # noqa: PLC0415
+    from worker.file_exports.run import collect_log, export_to_files  # noqa: PLC0415
 
     with _failures():
         policy = policy_for(settings, export)
@@ -171,7 +171,7 @@ def _export_files(
     unbound: Any,
     tally: Any,
 ) -> Any:
-    from worker.export_run import collect_files, export_to_files  # noqa: PLC0415  (late, as above)
+    from worker.file_exports.run import collect_files, export_to_files  # noqa: PLC0415  (late, as above)
     from worker.file_mode import file_policy  # noqa: PLC0415
     from worker.price_file import estimate_prices  # noqa: PLC0415
 
@@ -195,7 +195,7 @@ def _warn(policy: Any) -> None:
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
     """Turn what is wrong outside of the program into the one line of a command."""
-    from worker.export_spill import FilesRefused  # noqa: PLC0415  (late, as above)
+    from worker.file_exports.spill import FilesRefused  # noqa: PLC0415  (late, as above)
     from worker.sink import SinkRefused  # noqa: PLC0415
     from worker.source_files import SourceFileError  # noqa: PLC0415
 
@@ -219,9 +219,9 @@ def verify_files_command(*, directory: Path, as_json: bool) -> int:
 
     Exit code 1 means that a file is missing, truncated, altered or extra, or that the manifest is; each is named.
     """
-    from worker.export_files import verify_files  # noqa: PLC0415  (late, as above)
-    from worker.export_spill import FilesRefused  # noqa: PLC0415
-    from worker.shown_text import shown  # noqa: PLC0415
+    from worker.file_exports.files import verify_files  # noqa: PLC0415  (late, as above)
+    from worker.file_exports.spill import FilesRefused  # noqa: PLC0415
+    from worker.views.text import shown  # noqa: PLC0415
 
     try:
         problems = verify_files(directory)

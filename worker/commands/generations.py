@@ -48,7 +48,7 @@ def generations_group(context: click.Context, *, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from worker.generations import generation_rows, list_generations  # noqa: PLC0415  (late, as elsewhere)
+    from worker.generations.binding import generation_rows, list_generations  # noqa: PLC0415  (late, as elsewhere)
 
     rows = generation_rows(on_broker(list_generations(context.obj.settings())))
     if as_json:
@@ -79,7 +79,7 @@ def accept_command(invocation: Invocation, *, as_json: bool) -> None:
     For topics that were given more partitions, or made anew with the same messages. What a source has lost stays lost,
     and a tombstone hides only what its own partition held.
     """
-    from worker.generations import accept_topics  # noqa: PLC0415  (late, as elsewhere)
+    from worker.generations.binding import accept_topics  # noqa: PLC0415  (late, as elsewhere)
 
     taken = on_broker(accept_topics(invocation.settings()))
     if as_json:

@@ -22,7 +22,7 @@ from worker.harnesses.discovery import (
     discover,
     find_conversation,
 )
-from worker.shown_text import shown
+from worker.views.text import shown
 
 _FILES_SHOWN_MAX = 20
 

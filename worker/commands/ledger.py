@@ -49,7 +49,7 @@ def ledger_show_command(invocation: Invocation, *, path: Path, as_json: bool) ->
     Transitions behind a missing one wait, and are said to. Exit code 1 means that lines could not be read as ledger
     rows; the others were folded all the same.
     """
-    from worker.shown_text import shown  # noqa: PLC0415  (late, like every heavy import of a command)
+    from worker.views.text import shown  # noqa: PLC0415  (late, like every heavy import of a command)
 
     rows, letters, letter_count = _fold_file(path, invocation.settings().limits)
     if as_json:
@@ -116,7 +116,7 @@ def table_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from worker.shown_text import shown  # noqa: PLC0415
+    from worker.views.text import shown  # noqa: PLC0415
 
     record = row.record or {}
     seen = (

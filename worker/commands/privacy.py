@@ -163,7 +163,7 @@ def _rules_json(rules: _Rules) -> dict[str, Any]:
 
 
 def _rule_lines(rules: _Rules) -> list[tuple[str, str]]:
-    from worker.shown_text import shown  # noqa: PLC0415  (late, as above)
+    from worker.views.text import shown  # noqa: PLC0415  (late, as above)
 
     conditions = "; ".join(
         f"{name} {', '.join(map(shown, value)) if isinstance(value, list) else value}"

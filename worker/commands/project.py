@@ -16,7 +16,7 @@ from worker.harnesses import HARNESSES
 from worker.settings import Settings
 from worker.settings_sections import ExportSettings
 from worker.source_files import SourceFile, SourceFileError, find_source_files
-from worker.transcript_files import PassedOver
+from worker.transcripts.files import PassedOver
 
 
 def transcript_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -106,8 +106,8 @@ def usage_command(  # noqa: PLR0913  (one argument per option)
     from projections.errors import ProjectionError  # noqa: PLC0415  (late, like every heavy import of a command)
     from projections.reports.days import moment_text, window_of  # noqa: PLC0415
     from projections.reports.usage_report import RECORD_KINDS_READ, report_json, usage_report  # noqa: PLC0415
-    from worker.shown_text import Screen  # noqa: PLC0415
-    from worker.usage_view import usage_csv, usage_table  # noqa: PLC0415
+    from worker.views.text import Screen  # noqa: PLC0415
+    from worker.views.usage import usage_csv, usage_table  # noqa: PLC0415
 
     zone = _zone(zone_name)
     try:
@@ -157,8 +157,8 @@ def timeline_command(
     """
     from projections.reports.timeline import RECORD_KINDS_READ, timeline  # noqa: PLC0415  (late, as above)
     from projections.reports.timeline_model import timeline_json  # noqa: PLC0415
-    from worker.shown_text import Screen  # noqa: PLC0415
-    from worker.timeline_view import timeline_lines  # noqa: PLC0415
+    from worker.views.text import Screen  # noqa: PLC0415
+    from worker.views.timeline import timeline_lines  # noqa: PLC0415
 
     found = places_of(invocation, places + more_places, **origin)
     records, code = records_of(found, RECORD_KINDS_READ, run_id)
@@ -234,7 +234,7 @@ def records_of(places: Places, kinds: Collection[str], run_id: str | None = None
 def no_run_text(run_id: str, places: Places, records: Iterable[Any]) -> str:
     """Say that there is no such run, and which have names like it."""
     from worker.record_sources import read_records  # noqa: PLC0415
-    from worker.shown_text import shown  # noqa: PLC0415
+    from worker.views.text import shown  # noqa: PLC0415
 
     known = {record["id"] for record in records if record["kind"] == "run"}
     known |= {record["id"] for record in read_records(places.urls, ("run",))}

@@ -32,7 +32,7 @@ def schema_command(name: str | None, directory: Path | None) -> None:
     Of the records that leave (titan.trace/v1) and of a message's value in each source topic. What a source's schema
     takes can be projected; unknown fields are ignored.
     """
-    from worker.source_contracts import json_schemas  # noqa: PLC0415  (late, like every heavy import of a command)
+    from worker.contracts.sources import json_schemas  # noqa: PLC0415  (late, like every heavy import of a command)
 
     schemas = json_schemas()
     if directory is not None:

@@ -18,7 +18,7 @@ from worker.commands.harnesses import places_of
 from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Place
 from worker.harnesses.discovery import Unavailable
-from worker.shown_text import shown
+from worker.views.text import shown
 
 _RATE_TEXT = re.compile(r"(?P<amount>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>lines|B|kB|KB|KiB|MB|MiB|GB|GiB)(?:/s)?")
 _BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}

@@ -78,7 +78,7 @@ def topics_check_command(invocation: Invocation, *, strict: bool, as_json: bool)
     What `doctor` says of topics, and nothing else; each finding names the command or setting that mends it. Nothing is
     written.
     """
-    from worker.doctor_topics import examine_topics  # noqa: PLC0415  (late, like every heavy import of a command)
+    from worker.doctor.topics import examine_topics  # noqa: PLC0415  (late, like every heavy import of a command)
 
     findings, topics = on_broker(examine_topics(invocation.settings()))
     errors = sum(finding.severity == "error" for finding in findings)

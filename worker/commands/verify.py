@@ -83,7 +83,7 @@ def _json(verdict: Any) -> dict[str, Any]:
 
 
 def _echo(verdict: Any) -> None:
-    from worker.shown_text import shown  # noqa: PLC0415
+    from worker.views.text import shown  # noqa: PLC0415
 
     names = [side.name for side in verdict.sides]
     for one in verdict.differences:

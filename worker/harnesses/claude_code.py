@@ -16,7 +16,7 @@ from worker.harnesses.contract import (
     objects_from_end,
     objects_from_start,
 )
-from worker.transcript_files import TranscriptSource
+from worker.transcripts.files import TranscriptSource
 
 _NAMES: Final = ("*.jsonl",)
 _AGENT: Final = "agent-"

@@ -6,7 +6,7 @@ from typing import IO, Final
 
 from projections.text import encode_component
 from worker.harnesses.contract import Harness, Place, Wanted, home, is_text, objects_from_start
-from worker.transcript_files import TranscriptSource
+from worker.transcripts.files import TranscriptSource
 
 _ROLLOUTS: Final = ("rollout-*.jsonl",)
 

@@ -9,10 +9,9 @@ from typing import IO, Any, Final, NamedTuple
 from projections.errors import ProjectionError
 from projections.sources.transcripts import parse_line
 from projections.text import is_blank
-from worker.raw_lines import read_lines
 from worker.settings_sections import LimitSettings
-from worker.transcript_files import TranscriptFile, TranscriptSource
-from worker.transcript_lines import (
+from worker.transcripts.files import TranscriptFile, TranscriptSource
+from worker.transcripts.lines import (
     BEGINNING,
     Checkpoint,
     DocumentReader,
@@ -21,6 +20,7 @@ from worker.transcript_lines import (
     SplitDocument,
     TranscriptReader,
 )
+from worker.transcripts.raw_lines import read_lines
 
 UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 

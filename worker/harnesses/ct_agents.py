@@ -7,7 +7,7 @@ from projections.errors import ProjectionError
 from projections.sources.transcripts import parse_line
 from projections.text import encode_component
 from worker.harnesses.contract import Harness, is_text, objects_from_start
-from worker.transcript_files import TranscriptSource
+from worker.transcripts.files import TranscriptSource
 
 _HARNESS: Final = "ct-agents"
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from worker.harnesses.contract import Harness, Place, Wanted
-from worker.transcript_files import PassedOver, TranscriptFile, TranscriptSource, open_transcript, transcript_file
+from worker.transcripts.files import PassedOver, TranscriptFile, TranscriptSource, open_transcript, transcript_file
 
 _LINK: Final = "is a symbolic link"
 # Whose a conversation is does not depend on the namespace; it only has to have one to be looked up in.

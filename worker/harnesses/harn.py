@@ -6,8 +6,8 @@ from typing import IO, Final
 from projections.sources.transcripts import parse_line
 from projections.text import encode_component
 from worker.harnesses.contract import Harness, Wanted
-from worker.transcript_files import TranscriptSource
-from worker.transcript_lines import DocumentEntry, SplitDocument
+from worker.transcripts.files import TranscriptSource
+from worker.transcripts.lines import DocumentEntry, SplitDocument
 
 _TRANSCRIPT: Final = "llm_transcript.jsonl"
 _RESULT: Final = "agent-result.json"

@@ -9,8 +9,8 @@ from projections.formats.robota_session import session_id_of
 from projections.sources.transcripts import parse_line
 from projections.text import encode_component, is_blank
 from worker.harnesses.contract import Harness, Wanted
-from worker.transcript_files import TranscriptSource
-from worker.transcript_lines import DocumentEntry, SplitDocument
+from worker.transcripts.files import TranscriptSource
+from worker.transcripts.lines import DocumentEntry, SplitDocument
 
 # A session that cannot even be read within this is passed over.
 _SESSION_BYTES_MAX: Final = 64 << 20

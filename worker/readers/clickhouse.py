@@ -9,13 +9,13 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from projections.decode import decode_json
 from projections.text import storable_text
-from worker.clickhouse_place import SCHEMA_VERSION, Place, kind_columns, place_of, read_meta
-from worker.clickhouse_server import connected, told
 from worker.record_queries import Answered, Row, Tables
 from worker.record_reader import Record, RecordsUnreadable, read_from_server
 from worker.sink import SinkRefused
-from worker.sink_columns import COLUMNS
-from worker.sink_views import CLICKHOUSE
+from worker.stores.clickhouse import SCHEMA_VERSION, Place, kind_columns, place_of, read_meta
+from worker.stores.clickhouse_server import connected, told
+from worker.stores.columns import COLUMNS
+from worker.stores.views import CLICKHOUSE
 
 _OF_RUN: Final = """
     AND (run_id = %(run_id)s OR kind = 'cost' AND conversation IN (

@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 
 from projections.decode import decode_json
 from projections.text import storable_text
-from worker.delta_place import DeltaPlace, delta_place, open_table, schema_version, told
 from worker.record_reader import Record, RecordsUnreadable
 from worker.sink import SinkFailed, SinkRefused
-from worker.sink_columns import COLUMNS
+from worker.stores.columns import COLUMNS
+from worker.stores.delta import DeltaPlace, delta_place, open_table, schema_version, told
 
 _ROWS_AT_ONCE: Final = 10_000
 

@@ -12,9 +12,9 @@ from projections.decode import decode_json
 from projections.text import storable_text
 from worker.record_queries import Answered, Row, Tables
 from worker.record_reader import Record, RecordsUnreadable
-from worker.sink_columns import COLUMNS
-from worker.sink_views import DUCKDB
 from worker.sinks.duckdb_file import SCHEMA_VERSION
+from worker.stores.columns import COLUMNS
+from worker.stores.views import DUCKDB
 
 BUSY_TIMEOUT_S: Final = 15.0
 _BUSY_DELAY_S: Final = 0.05

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 
 from projections.decode import decode_json
 from projections.text import storable_text
-from worker.directory_place import admit, read_meta
 from worker.record_reader import Record, RecordsUnreadable
 from worker.sink import SinkRefused
-from worker.sink_columns import COLUMNS
 from worker.sinks.parquet_files import FORMAT, SCHEMA_VERSION
+from worker.stores.columns import COLUMNS
+from worker.stores.directory import admit, read_meta
 
 _ROWS_AT_ONCE: Final = 10_000
 

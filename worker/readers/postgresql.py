@@ -9,13 +9,13 @@ from psycopg import sql
 
 from projections.decode import decode_json
 from projections.text import storable_text
-from worker.postgresql_place import Connection, Place, connect, place_of, read_meta
 from worker.record_queries import Answered, Row, Tables
 from worker.record_reader import Record, RecordsUnreadable, read_from_server
 from worker.sink import SinkRefused
-from worker.sink_columns import COLUMNS
-from worker.sink_views import POSTGRESQL
 from worker.sinks.postgresql import SCHEMA_VERSION
+from worker.stores.columns import COLUMNS
+from worker.stores.postgresql import Connection, Place, connect, place_of, read_meta
+from worker.stores.views import POSTGRESQL
 
 _ROWS_PER_FETCH: Final = 10_000
 _ANSWER_TIMEOUT_S: Final = 60

@@ -8,7 +8,13 @@ import structlog
 from projections.errors import ProjectionError
 from projections.facts import partition_of
 from worker.assignor import SingleWriterAssignor
-from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
+from worker.dead_letters.letter import (
+    UNEXPECTED_ERROR,
+    DeadLetter,
+    corrupt_batch_letter,
+    dead_letter,
+    encode_dead_letter,
+)
 from worker.export_policy import policy_for
 from worker.exports import ExportPolicy, RecordMessage, make_upsert, record_message
 from worker.kafka import (

@@ -13,7 +13,7 @@ import structlog
 
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
 from projections.fold import Change, Fold, FoldResult, Load
-from worker.dead_letters import DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
+from worker.dead_letters.letter import DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
 from worker.exports import KIND_HEADER, REPO_HEADER, SPLIT_HEADER, record_key
 from worker.facts_log import read_log
 from worker.kafka import (

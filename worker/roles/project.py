@@ -7,8 +7,14 @@ from projections.errors import ProjectionError
 from projections.facts import encode_fact, partition_of
 from projections.sources import project_message
 from projections.sources.envelope import Limits
-from worker.dead_letter_limits import DeadLetterLimits
-from worker.dead_letters import UNEXPECTED_ERROR, DeadLetter, corrupt_batch_letter, dead_letter, encode_dead_letter
+from worker.dead_letters.letter import (
+    UNEXPECTED_ERROR,
+    DeadLetter,
+    corrupt_batch_letter,
+    dead_letter,
+    encode_dead_letter,
+)
+from worker.dead_letters.limits import DeadLetterLimits
 from worker.kafka import (
     BatchWriter,
     GroupConsumer,

@@ -13,8 +13,8 @@ from worker.harnesses.discovery import Discovery, Found, NotWritten, Unavailable
 from worker.settings_sections import LimitSettings
 from worker.shipping.sender import Delivery, Outgoing
 from worker.shipping.state import Shipped, ShipState
-from worker.transcript_files import PassedOver, TranscriptFile, open_transcript
-from worker.transcript_lines import BEGINNING, Checkpoint, TranscriptLine, is_continued
+from worker.transcripts.files import PassedOver, TranscriptFile, open_transcript
+from worker.transcripts.lines import BEGINNING, Checkpoint, TranscriptLine, is_continued
 
 REFUSED_SHOWN_MAX: Final = 20
 

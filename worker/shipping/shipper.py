@@ -16,7 +16,7 @@ from worker.settings import Settings
 from worker.shipping.files import Chunk, ChunkLimits, Selection, ShipFiles, ShipTally, Work
 from worker.shipping.sender import ShipSender, UndeliveredError, find_target, holds
 from worker.shipping.state import ShipState
-from worker.transcript_files import TranscriptFile
+from worker.transcripts.files import TranscriptFile
 
 _CHUNK_BYTES_MAX: Final = 2 << 20
 _SAVE_INTERVAL_S: Final = 1.0

@@ -11,9 +11,9 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from worker.sink_files import sync_directory
-from worker.transcript_files import TranscriptFile, TranscriptSource
-from worker.transcript_lines import Checkpoint
+from worker.stores.files import sync_directory
+from worker.transcripts.files import TranscriptFile, TranscriptSource
+from worker.transcripts.lines import Checkpoint
 
 _VERSION: Final = 1
 

@@ -13,7 +13,7 @@ does no harm that of two rows at one version, from different batches, the last o
 There is no SummingMergeTree and no materialized view behind the tables: both add up what is inserted, so a replay would
 double it. Sums are views over the newest versions.
 
-Rules for editing: see ``worker.clickhouse_place``. A change of columns or views is a new ``SCHEMA_VERSION``.
+Rules for editing: see ``worker.stores.clickhouse``. A change of columns or views is a new ``SCHEMA_VERSION``.
 """
 
 import hashlib
@@ -26,7 +26,8 @@ from clickhouse_connect.driver.client import Client
 
 from projections.decode import decode_json
 from projections.text import storable_text
-from worker.clickhouse_place import (
+from worker.sink import SinkRefused, Upsert
+from worker.stores.clickhouse import (
     FIXED,
     SCHEMA_VERSION,
     TYPED,
@@ -39,9 +40,8 @@ from worker.clickhouse_place import (
     point_anew,
     read_meta,
 )
-from worker.clickhouse_server import connect, told
-from worker.sink import SinkRefused, Upsert
-from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
+from worker.stores.clickhouse_server import connect, told
+from worker.stores.columns import COLUMNS, PRICING_COLUMNS, row_values
 from worker.threaded_sink import ServerSink
 
 _Result = TypeVar("_Result")

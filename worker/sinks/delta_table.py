@@ -24,8 +24,10 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableMerger
 
 from projections.text import storable_text
-from worker.arrow_schemas import DELETIONS, deletions_of, table_of, table_schema, with_typed_columns
-from worker.delta_place import (
+from worker.sink import RecordKey, SinkRefused, Upsert, Version
+from worker.stores.arrow_schemas import DELETIONS, deletions_of, table_of, table_schema, with_typed_columns
+from worker.stores.columns import COLUMNS
+from worker.stores.delta import (
     FORMAT,
     ON_TOP,
     POLICY_PROPERTY,
@@ -40,9 +42,7 @@ from worker.delta_place import (
     schema_version,
     told,
 )
-from worker.directory_place import admit, held, make_directory, read_meta, write_meta
-from worker.sink import RecordKey, SinkRefused, Upsert, Version
-from worker.sink_columns import COLUMNS
+from worker.stores.directory import admit, held, make_directory, read_meta, write_meta
 from worker.threaded_sink import ThreadedSink
 
 TRIES_MAX: Final = 5

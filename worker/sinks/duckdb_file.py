@@ -19,9 +19,9 @@ import duckdb
 
 from projections.text import storable_text
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert
-from worker.sink_columns import COLUMNS, PRICING_COLUMNS, Column, storable_copy
-from worker.sink_files import check_directory, other_policy, sync_directory
-from worker.sink_views import DUCKDB, view_queries
+from worker.stores.columns import COLUMNS, PRICING_COLUMNS, Column, storable_copy
+from worker.stores.files import check_directory, other_policy, sync_directory
+from worker.stores.views import DUCKDB, view_queries
 from worker.threaded_sink import ThreadedSink
 
 SCHEMA_VERSION: Final = 3

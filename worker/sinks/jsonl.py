@@ -24,7 +24,7 @@ import orjson
 from projections.decode import decode_json
 from projections.errors import ProjectionError
 from worker.sink import RecordKey, SinkBusy, SinkRefused, Upsert, Version
-from worker.sink_files import check_directory, other_policy, sync_directory, write_all, write_at
+from worker.stores.files import check_directory, other_policy, sync_directory, write_all, write_at
 from worker.threaded_sink import ThreadedSink
 
 BUSY_DELAY_S: Final = 0.5

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from projections.text import storable_text
-from worker.arrow_schemas import DELETIONS_SCHEMA, deletions_of, table_of, table_schema, with_typed_columns
-from worker.directory_place import admit, has_name, lock_directory, make_directory, read_meta, replace_file, write_meta
-from worker.parquet_segments import SCHEMA_FILE, Change, Segments, without_values, write_durably
 from worker.sink import RecordKey, SinkRefused, Upsert, Version
-from worker.sink_columns import COLUMNS
-from worker.sink_views import DUCKDB, view_queries
+from worker.stores.arrow_schemas import DELETIONS_SCHEMA, deletions_of, table_of, table_schema, with_typed_columns
+from worker.stores.columns import COLUMNS
+from worker.stores.directory import admit, has_name, lock_directory, make_directory, read_meta, replace_file, write_meta
+from worker.stores.parquet import SCHEMA_FILE, Change, Segments, without_values, write_durably
+from worker.stores.views import DUCKDB, view_queries
 from worker.threaded_sink import ThreadedSink
 
 SCHEMA_VERSION: Final = 1

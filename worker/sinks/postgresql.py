@@ -14,7 +14,9 @@ from psycopg import sql
 
 from projections.decode import decode_json
 from projections.text import storable_text
-from worker.postgresql_place import (
+from worker.sink import SinkRefused, Upsert
+from worker.stores.columns import COLUMNS, PRICING_COLUMNS, row_values
+from worker.stores.postgresql import (
     Connection,
     connect,
     has_schema,
@@ -25,9 +27,7 @@ from worker.postgresql_place import (
     told,
     transaction,
 )
-from worker.sink import SinkRefused, Upsert
-from worker.sink_columns import COLUMNS, PRICING_COLUMNS, row_values
-from worker.sink_views import POSTGRESQL, view_queries
+from worker.stores.views import POSTGRESQL, view_queries
 from worker.threaded_sink import ServerSink
 
 SCHEMA_VERSION: Final = 1

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from projections.reports.spend import Sum, Usage
 from projections.reports.timeline_model import Bar, GateSpan, Lane, Tick, Timeline
-from worker.shown_text import Screen, duration_text
+from worker.views.text import Screen, duration_text
 
 SCREEN: Final = Screen(width=0, ascii_only=False)
 CURVE_POINTS_MAX: Final = 2_000

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from worker.dead_letter_tail import LetterTail, TailLetter, read_tail
+from worker.dead_letters.tail import LetterTail, TailLetter, read_tail
 from worker.settings import Settings
 from worker.topic_scan import BrokerFailed
 from worker.web.run_list import ROWS_PER_PAGE, page_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from projections.reports.spend import Record, moment_of
-from worker.shown_text import shown
+from worker.views.text import shown
 
 RELATED_MAX: Final = 100
 VALUE_CHARACTERS_MAX: Final = 4_000

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from projections.reports.spend import Usage
 from projections.reports.timeline_model import Timeline
-from worker.shown_text import duration_text, shown
+from worker.views.text import duration_text, shown
 from worker.web.chart import (
     bar_title,
     bar_took,

@@ -12,8 +12,8 @@ from projections.reports.usage_report import By, UsageReport, UsageRow
 from projections.text import storable_text, text_of_storable
 from projections.usage import TOKEN_FIELDS
 from worker.record_queries import QueryReader, Row, Tables
-from worker.sink_columns import COLUMNS
-from worker.sink_views import counted_costs
+from worker.stores.columns import COLUMNS
+from worker.stores.views import counted_costs
 from worker.web.run_list import (
     CHOICES_MAX,
     ROWS_PER_PAGE,

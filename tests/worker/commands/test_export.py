@@ -9,7 +9,7 @@ import pytest
 from tests.worker.sinks.destinations import REPOSITORY, full_disk
 from tests.worlds.world import PRIVATE_MARKER, SECRET_MARKER, World
 from worker.cli import run
-from worker.manifest import MANIFEST_NAME
+from worker.file_exports.manifest import MANIFEST_NAME
 from worker.settings import ENV_PREFIX
 
 KEY = "cli-export-key-ZZKEYZZ-of-more-than-32-bytes"

@@ -22,9 +22,9 @@ from tests.projections.reports.cost_records import Record, call, cost, delta, sn
 from tests.projections.test_real_transcripts import REAL, TRUTH, _true_tokens
 from worker.cli import run
 from worker.settings import ENV_PREFIX
-from worker.shown_text import Screen, duration_text, shown
-from worker.timeline_view import timeline_lines
-from worker.usage_view import usage_csv, usage_table
+from worker.views.text import Screen, duration_text, shown
+from worker.views.timeline import timeline_lines
+from worker.views.usage import usage_csv, usage_table
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "fixtures" / "runs"

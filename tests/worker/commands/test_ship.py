@@ -16,7 +16,7 @@ from worker.shipping.files import RefusedLine, ShipTally, Where
 from worker.shipping.sender import ShipTargetError, UndeliveredError
 from worker.shipping.shipper import Rate, ShipPlan, ShipStopped
 from worker.shipping.state import ShipStateError
-from worker.transcript_files import PassedOver, TranscriptFile, transcript_file
+from worker.transcripts.files import PassedOver, TranscriptFile, transcript_file
 
 SESSION = "0fae0449-64d3-4788-8622-d3a47d82c14b"
 

@@ -17,7 +17,7 @@ from worker.harnesses.discovery import (
     discover,
     find_conversation,
 )
-from worker.transcript_files import open_transcript
+from worker.transcripts.files import open_transcript
 
 SESSION = "0fae0449-64d3-4788-8622-d3a47d82c14b"
 CLAUDE, CODEX = HARNESSES["claude-code"], HARNESSES["codex"]

@@ -9,7 +9,7 @@ import pytest
 from projections.formats import FORMATS
 from worker.harnesses import HARNESSES
 from worker.harnesses.discovery import Found, chosen_places, discover, identify
-from worker.transcript_files import TranscriptSource
+from worker.transcripts.files import TranscriptSource
 
 SESSION = "0fae0449-64d3-4788-8622-d3a47d82c14b"
 

@@ -15,8 +15,8 @@ from worker.harnesses import HARNESSES
 from worker.harnesses.contract import Transcript
 from worker.harnesses.discovery import Found, chosen_places, discover, identify
 from worker.settings_sections import LimitSettings
-from worker.transcript_files import TranscriptSource, open_transcript
-from worker.transcript_lines import BEGINNING, Checkpoint, TranscriptLine, is_continued
+from worker.transcripts.files import TranscriptSource, open_transcript
+from worker.transcripts.lines import BEGINNING, Checkpoint, TranscriptLine, is_continued
 
 LIMITS = LimitSettings()
 SOURCE = TranscriptSource("claude-code", "n", "s", "claude-code:n:s", "claude-code")

@@ -11,7 +11,7 @@ from tests.projections.reports.cost_records import call, cost, delta, snapshot
 from tests.worker.sinks.destinations import DOC_RUN, JsonlDestination, run_record, upsert
 from worker.readers import jsonl
 from worker.record_reader import RecordsUnreadable, open_reader
-from worker.sink_columns import COLUMNS
+from worker.stores.columns import COLUMNS
 
 KINDS = tuple(COLUMNS)
 

@@ -12,7 +12,7 @@ from tests.projections.reports.cost_records import call, cost, delta, snapshot
 from tests.worker.sinks.destinations import DESTINATIONS, DOC_RUN, POLICY, Destination, deletion, run_record, upsert
 from worker.record_reader import READERS, Record, RecordsUnreadable, is_sink_url, open_reader
 from worker.sink import SINKS, Sink, SinkBusy, open_sink
-from worker.sink_columns import COLUMNS
+from worker.stores.columns import COLUMNS
 
 KINDS = tuple(COLUMNS)
 FILES = [name for name in READERS if DESTINATIONS[name].is_file]

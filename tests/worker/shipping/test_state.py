@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 import pytest
 
 from worker.shipping.state import Shipped, ShipState, ShipStateError, Target
-from worker.transcript_files import TranscriptFile, TranscriptSource
-from worker.transcript_lines import Checkpoint
+from worker.transcripts.files import TranscriptFile, TranscriptSource
+from worker.transcripts.lines import Checkpoint
 
 TARGET = Target("cluster", "transcripts")
 SOURCE = TranscriptSource("codex", "n", "s", "codex:n:s", "codex")

@@ -20,9 +20,9 @@ from worker.embedded_broker import EmbeddedBroker
 from worker.kafka import Message
 from worker.settings import Settings
 from worker.sink import RecordKey, Sink, Upsert, open_sink
-from worker.sink_columns import COLUMNS
-from worker.sink_views import DUCKDB, view_queries
 from worker.sinks.memory import StdoutSink, memory_store
+from worker.stores.columns import COLUMNS
+from worker.stores.views import DUCKDB, view_queries
 from worker.topic_scan import open_scan
 
 POLICY = "policy-a"

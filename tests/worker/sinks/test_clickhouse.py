@@ -26,11 +26,12 @@ from tests.worker.sinks.destinations import (
     run_record,
     upsert,
 )
-from worker import clickhouse_place, clickhouse_server
 from worker.record_reader import RecordsUnreadable, open_reader
 from worker.sink import Pricing, Sink, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sink_place import Serving, SinkPlace
 from worker.sink_switch import beside, discard, policy_of, switch
+from worker.stores import clickhouse as clickhouse_place
+from worker.stores import clickhouse_server
 
 KEY = ("run", "r1")
 RUNNING, DONE = run_record("r1"), run_record("r1", status="completed")

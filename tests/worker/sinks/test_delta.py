@@ -20,11 +20,11 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.worker.sinks.destinations import DOC_RUN, POLICY, REPOSITORY, DeltaDestination, deletion, run_record, upsert
 from tests.worker.sinks.killed_writer import assert_whole, batches_of_a_killed_writer, rows_by_batch
-from worker.delta_place import POLICY_PROPERTY, TABLES, VERSION_PROPERTY
-from worker.directory_place import META_NAME
 from worker.record_reader import RecordsUnreadable, open_reader
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sinks import delta_table
+from worker.stores.delta import POLICY_PROPERTY, TABLES, VERSION_PROPERTY
+from worker.stores.directory import META_NAME
 
 RUN = ("run", "r1")
 
@@ -283,7 +283,7 @@ def test_tables_of_an_older_release_get_the_columns_they_lack_filled_from_their_
     fewer = pa.schema([field for field in schema if field.name not in ("error", "completed_at")])
     with monkeypatch.context() as patch:
         patch.setitem(TABLES, "trace_run", fewer)
-        for module in ("worker.delta_place", "worker.sinks.delta_table"):
+        for module in ("worker.stores.delta", "worker.sinks.delta_table"):
             patch.setattr(f"{module}.SCHEMA_VERSION", 0)
         delta_table.DeltaSink(str(tables.path), POLICY)._open()
     records = [upsert(DOC_RUN[0], 1), upsert(run_record("r1", error="why"), 2)]

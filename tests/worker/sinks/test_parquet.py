@@ -24,10 +24,10 @@ from tests.worker.sinks.destinations import (
     upsert,
 )
 from tests.worker.sinks.killed_writer import BATCH_ROWS, batches_of_a_killed_writer, rows_by_batch
-from worker import parquet_segments
-from worker.directory_place import META_NAME
-from worker.parquet_segments import Segments
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
+from worker.stores import parquet as parquet_segments
+from worker.stores.directory import META_NAME
+from worker.stores.parquet import Segments
 
 EMPTY = "schema.parquet"
 

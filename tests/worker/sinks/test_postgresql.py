@@ -24,11 +24,11 @@ from tests.worker.sinks.destinations import (
     run_record,
     upsert,
 )
-from worker import postgresql_place
 from worker.sink import Sink, SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sink_place import Serving, SinkPlace
 from worker.sink_switch import beside, discard, policy_of, switch
 from worker.sinks.postgresql import SCHEMA_VERSION
+from worker.stores import postgresql as postgresql_place
 
 KEY = ("run", "r1")
 RUNNING, DONE = run_record("r1"), run_record("r1", status="completed")

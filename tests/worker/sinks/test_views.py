@@ -17,7 +17,7 @@ from tests.worker.sinks.destinations import DESTINATIONS, DOC_RUN, SqlDestinatio
 from tests.worlds.cluster import clean_pass
 from tests.worlds.world import World
 from worker.sink import Upsert
-from worker.sink_columns import COLUMNS, Column, row_values
+from worker.stores.columns import COLUMNS, Column, row_values
 
 RUN_ID = DOC_RUN[0]["id"]
 WITH_SQL = [name for name, destination in DESTINATIONS.items() if issubclass(destination, SqlDestination)]

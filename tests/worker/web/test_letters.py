@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.worker.web.serving import file_of, get, hostile_records, serving, settings_of
-from worker.dead_letter_tail import LetterTail, TailLetter
-from worker.dead_letters import DeadLetter
+from worker.dead_letters.letter import DeadLetter
+from worker.dead_letters.tail import LetterTail, TailLetter
 from worker.settings import Settings
 from worker.topic_scan import BrokerFailed
 from worker.web import letters as letters_module

@@ -1,0 +1,1 @@
+"""What may be wrong with a worker and where it runs, each fault with its remedy."""

@@ -1,0 +1,71 @@
+"""Hears of promotions: follows the history of generations and says when another one serves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import structlog
+from aiokafka.errors import KafkaError
+from mode import Service
+
+from worker.generations.log import Generations, generations_topic
+from worker.kafka import TopicPartition, log_reader
+from worker.logs import error_fields
+from worker.settings import Settings
+from worker.sink_place import Serving
+
+_log = structlog.get_logger(__name__)
+
+_POLL_MS = 1_000
+_AGAIN_S = 5.0
+
+
+class GenerationWatch(Service):
+    """Keeps ``serving`` up to date, and calls ``on_change`` after each change, one at a time."""
+
+    def __init__(
+        self, settings: Settings, serving: Serving, on_change: Callable[[], Awaitable[None]], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._settings = settings
+        self._serving = serving
+        self._on_change = on_change
+
+    async def on_start(self) -> None:
+        self.add_future(self._watch())
+
+    async def _watch(self) -> None:
+        while not self.should_stop:
+            try:
+                await self._follow()
+            except (KafkaError, OSError) as error:
+                # What the workers do does not depend on this; a promotion is heard of a little later.
+                _log.warning("generations_not_watched", **error_fields(error))
+                await self.sleep(_AGAIN_S)
+
+    async def _follow(self) -> None:
+        """Read the history from its beginning, and then whatever is added."""
+        generations = Generations()
+        place = TopicPartition(generations_topic(self._settings), 0)
+        reader = log_reader(self._settings)
+        try:
+            await reader.start()
+            reader.assign([place])
+            reader.seek(place, (await reader.beginning_offsets([place]))[place])
+            # Until all of the history is read it may still name an earlier generation.
+            end = (await reader.end_offsets([place]))[place]
+            while not self.should_stop:
+                for message in (await reader.getmany(place, timeout_ms=_POLL_MS)).get(place, []):
+                    generations.apply(orjson.loads(message.value))
+                if await reader.position(place) >= end:
+                    await self._notice(generations)
+        finally:
+            await asyncio.wait_for(reader.stop(), _AGAIN_S)
+
+    async def _notice(self, generations: Generations) -> None:
+        if generations.serving is None or generations.serving == self._serving.generation:
+            return
+        self._serving.generation = generations.serving
+        _log.info("generation_serves", serving=generations.serving, generation=self._settings.generation)
+        await self._on_change()

@@ -1,0 +1,1 @@
+"""Transcript files and their lines, as harnesses write them."""

@@ -1,0 +1,1 @@
+"""A run for people: its timeline and its usage, as text."""
