@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.sizes import SIZE, examples
@@ -22,6 +23,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(SIZE)
+
+
+@pytest.fixture(autouse=True)
+def own_log_configuration() -> Iterator[None]:
+    """Let no test hear its logs as the one before it wanted them: commands that run in this process configure them."""
+    kept = structlog.get_config()
+    yield
+    structlog.configure(**kept)
 
 
 @pytest.hookimpl(trylast=True)
