@@ -48,9 +48,9 @@ class Load:
 
 
 @contextlib.contextmanager
-def loaded(message_count: int) -> Iterator[Load]:
-    """Load so many messages on a broker of its own."""
-    with one_broker() as (cluster, directory), site_on(cluster, directory, "load") as site:
+def loaded(message_count: int, sink: str | None = None) -> Iterator[Load]:
+    """Load so many messages on a broker of its own, into a sink's URL or a new DuckDB file."""
+    with one_broker() as (cluster, directory), site_on(cluster, directory, "load", sink) as site:
         count = site.send(islice(traffic(), message_count))
         worker = site.start("load", TRACE_PROJECTOR_STATE_DIR=str(site.directory / "state"))
         worker.wait_ready()

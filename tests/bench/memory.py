@@ -1,4 +1,4 @@
-"""The most memory that a worker has had resident: all roles, a DuckDB sink, its state in RocksDB.
+"""The most memory that a worker has had resident: all roles, the sink of one export, its state in RocksDB.
 
 What grows shows in time: the peak of the second half of the load stands beside that of the first.
 """
