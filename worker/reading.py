@@ -181,11 +181,16 @@ class Reader:
             return await consumer.getmany(*partitions, timeout_ms=int(wait_s * 1000), max_records=messages_max)
         missing = messages_max - sum(map(len, polled.values()))
         # With half a batch there is enough to do, and what comes meanwhile makes the other half.
-        if missing > messages_max // 2:
-            more = await consumer.getmany(*partitions, timeout_ms=_GATHER_MS, max_records=missing)
-            for place, messages in more.items():
-                polled.setdefault(place, []).extend(messages)
-        return polled
+        if missing <= messages_max // 2:
+            return polled
+        owners = self._owners()
+        more = await consumer.getmany(*partitions, timeout_ms=_GATHER_MS, max_records=missing)
+        now = self._owners()
+        # A lane that came with a rebalance meanwhile reads from its own offset, what was there before included.
+        gathered = {place: messages for place, messages in polled.items() if now.get(place) is owners.get(place)}
+        for place, messages in more.items():
+            gathered[place] = [*gathered.get(place, ()), *messages]
+        return gathered
 
     async def _failed(self, error: KafkaError, pause: Callable[[float], Awaitable[Any]]) -> None:
         self._failures += 1

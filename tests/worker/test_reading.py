@@ -286,6 +286,26 @@ def test_what_lay_ready_is_joined_by_what_came_since(monkeypatch: pytest.MonkeyP
     run(story)
 
 
+def test_what_lay_ready_is_dropped_when_a_rebalance_comes_before_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_GATHER_MS", 15_000)
+
+    async def story() -> None:
+        world = World(batch_messages_max=4)
+        world.publish(ZERO, b"a")
+        await world.start(ZERO)
+        await eventually(lambda: len(world.group.polled_partitions) > 1)
+        await world.group.give(ZERO)
+        await eventually(world.service.is_ready)
+        world.publish(ZERO, b"b")
+        await eventually(lambda: world.committed() == 2)
+        await world.service.stop()
+        assert [value for lane in world.role.lanes for value in lane.durable] == [b"a", b"b"]
+
+    run(story)
+
+
 def test_what_was_waited_for_is_handed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_GATHER_MS", 15_000)
 
