@@ -1,5 +1,7 @@
 """A process keeps little of what it has freed."""
 
+import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,10 +46,11 @@ class Library:
 
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
 
 
-@pytest.mark.skipif(not hasattr(__import__("ctypes").CDLL(None), "mallopt"), reason="another C library than glibc")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc")
 def test_threads_share_one_heap() -> None:
     done = subprocess.run([sys.executable, "-c", _HEAPS], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.count("<heap nr=") == 1
