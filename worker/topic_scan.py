@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, OffsetOutOfRangeError
 
 from worker.kafka import Message, TopicPartition, admin_client, log_reader
 from worker.reachable import why_unreachable
@@ -154,23 +154,36 @@ class TopicScan:
         """Yield what stands at each of some offsets of one partition, in offset order."""
         waiting = deque(sorted(set(offsets)))
         span = (await self.spans([partition]))[partition]
-        while waiting and waiting[0] < span.start:
-            yield Original(waiting.popleft(), None, "deleted")
-        position: int | None = None
         with broker_errors(self._settings):
-            end = span.end if not waiting or waiting[-1] < span.end else await self._fetched_end(partition, span)
-            while waiting and waiting[0] < end:
-                if position is None or waiting[0] - position > _READ_OVER_MAX:
-                    self._assign({partition: waiting[0]})
-                messages = await self._deliver(partition)
-                position = await self._reader.position(partition)
-                found = {message.offset: message for message in messages}
-                while waiting and waiting[0] < position:
-                    offset = waiting.popleft()
-                    message = found.get(offset)
-                    yield Original(offset, message, None if message else "compacted")
-        while waiting:
-            yield Original(waiting.popleft(), None, "beyond")
+            while waiting:
+                while waiting and waiting[0] < span.start:
+                    yield Original(waiting.popleft(), None, "deleted")
+                try:
+                    async for original in self._standing(partition, span, waiting):
+                        yield original
+                except OffsetOutOfRangeError:
+                    asked, span = span, (await self.spans([partition]))[partition]
+                    if span.start <= asked.start:
+                        raise
+                    # Retention took messages since the broker was asked where the log begins.
+                    continue
+                while waiting:
+                    yield Original(waiting.popleft(), None, "beyond")
+
+    async def _standing(self, partition: TopicPartition, span: Span, waiting: deque[int]) -> AsyncIterator[Original]:
+        """Yield, and take off the queue, what stands at those of the offsets waiting that are within the log."""
+        position: int | None = None
+        end = span.end if not waiting or waiting[-1] < span.end else await self._fetched_end(partition, span)
+        while waiting and waiting[0] < end:
+            if position is None or waiting[0] - position > _READ_OVER_MAX:
+                self._assign({partition: waiting[0]})
+            messages = await self._deliver(partition)
+            position = await self._reader.position(partition)
+            found = {message.offset: message for message in messages}
+            while waiting and waiting[0] < position:
+                offset = waiting.popleft()
+                message = found.get(offset)
+                yield Original(offset, message, None if message else "compacted")
 
     async def _fetched_end(self, partition: TopicPartition, span: Span) -> int:
         """Give where a log ends by what a fetch says, which is right where the embedded broker's list is too low."""

@@ -45,6 +45,9 @@ def cluster_settings(node_count: int) -> dict[str, str]:
         "log.cleaner.backoff.ms": "500",
         "log.cleaner.dedupe.buffer.size": "4194304",
         "log.cleaner.io.buffer.size": "65536",
+        # So is what retention may delete, and from the start: a test that depends on what is old shows it every time.
+        "log.retention.check.interval.ms": "500",
+        "log.initial.task.delay.ms": "0",
     }
 
 

@@ -84,7 +84,12 @@ async def _count_nodes(bootstrap_servers: str) -> int:
 
 
 async def create_topics(admin: AIOKafkaAdminClient, topics: Sequence[NewTopic]) -> None:
-    """Create topics and wait until they are listed: a broker says that they are made before it knows them itself."""
+    """Create topics and wait until they are listed: a broker says that they are made before it knows them itself.
+
+    They keep everything, whatever times the messages of a test are given, unless their settings say otherwise.
+    """
+    for topic in topics:
+        topic.topic_configs = {"retention.ms": "-1"} | (topic.topic_configs or {})
     await admin.create_topics(list(topics))
     names = {topic.name for topic in topics}
     async with asyncio.timeout(_LISTED_TIMEOUT_S):

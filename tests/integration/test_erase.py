@@ -108,7 +108,7 @@ async def make_forgetful(kafka: Broker, topic: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     await admin.start()
     try:
-        await create_topics(admin, [NewTopic(topic, 1, 1)])
+        await create_topics(admin, [NewTopic(topic, 1, 1, topic_configs={"retention.ms": "604800000"})])
     finally:
         await admin.close()
 
