@@ -254,6 +254,12 @@ async def producing(site: Site, name: str | None = None) -> Any:
         await producer.abandon()
 
 
+async def until_ended(site: Site, name: str) -> None:
+    """Wait until the markers of a producer's last transaction are in the logs: its next namesake starts only then."""
+    async with producing(site, name):
+        pass
+
+
 async def publish(site: Site, place: TopicPartition, rows: Mapping[bytes, bytes | None] | Sequence[bytes]) -> None:
     """Publish values, or values by key."""
     keyed = rows if isinstance(rows, Mapping) else {f"key-{value!r}".encode(): value for value in rows}

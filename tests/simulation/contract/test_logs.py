@@ -5,7 +5,17 @@ import asyncio
 import pytest
 from aiokafka.errors import OffsetOutOfRangeError
 
-from tests.simulation.contract.sites import Site, joined, poll, producing, publish, read_all, send, values_of
+from tests.simulation.contract.sites import (
+    Site,
+    joined,
+    poll,
+    producing,
+    publish,
+    read_all,
+    send,
+    until_ended,
+    values_of,
+)
 from worker.kafka import TopicPartition
 from worker.lanes import StopWorkerError, committed_positions
 
@@ -22,6 +32,7 @@ def test_compaction_leaves_the_newest_of_each_key_at_its_offset_tombstones_too(s
             await producer.begin_transaction()
             await send(producer, zero, b"never")
             await producer.abort_transaction()
+        await until_ended(site, "writer")
         await publish(site, zero, {b"k1": b"two", b"k2": None})
         # The newest segment is never cleaned, and begins after a pause.
         await asyncio.sleep(1)

@@ -3,7 +3,17 @@
 import pytest
 from aiokafka.errors import KafkaError
 
-from tests.simulation.contract.sites import Site, joined, poll, producing, publish, read_all, send, values_of
+from tests.simulation.contract.sites import (
+    Site,
+    joined,
+    poll,
+    producing,
+    publish,
+    read_all,
+    send,
+    until_ended,
+    values_of,
+)
 from worker.kafka import BrokenProducerError, FencedWriter, PartitionLostError, TopicPartition
 
 
@@ -85,18 +95,11 @@ def test_offsets_in_a_transaction_count_when_it_is_committed_and_not_before(site
             await send(producer, zero, b"a")
             await producer.send_offsets_to_transaction({zero: 3}, site.group)
             await producer.commit_transaction()
-            await until_ended(site, producer)
+            await until_ended(site, "writer")
             assert await member.consumer.committed(zero) == 3
             assert await member.consumer.committed(one) is None
 
     site.run(story)
-
-
-async def until_ended(site: Site, producer: object) -> None:
-    """Wait until the last transaction shows everywhere: the next producer of its name can start only then."""
-    del producer
-    async with producing(site, "writer"):
-        pass
 
 
 def test_of_two_commits_the_later_one_stands_although_the_other_shows_later(site: Site) -> None:
@@ -107,7 +110,7 @@ def test_of_two_commits_the_later_one_stands_although_the_other_shows_later(site
             await producer.send_offsets_to_transaction({zero: 9}, site.group)
             await member.consumer.commit({zero: 4})
             await producer.commit_transaction()
-            await until_ended(site, producer)
+            await until_ended(site, "writer")
             assert await member.consumer.committed(zero) == 4
 
     site.run(story)
@@ -120,7 +123,7 @@ def test_a_group_without_this_producer_among_its_members_takes_its_offsets(site:
             writer = FencedWriter(producer, site.group)
             writer.append(*zero, b"key", b"a")
             await writer.commit({zero: 6})
-            await until_ended(site, producer)
+            await until_ended(site, "writer")
         async with joined(site, 2) as member:
             assert await member.consumer.committed(zero) == 6
 
@@ -178,7 +181,7 @@ def test_one_transaction_follows_the_other_without_a_pause(site: Site) -> None:
                 writer.append(*zero, b"key", b"%d" % number)
                 writer.append(*one, b"key", b"%d" % number)
                 await writer.commit({zero: number})
-            await until_ended(site, producer)
+            await until_ended(site, "writer")
         expected = [b"%d" % number for number in range(5)]
         for place in (zero, one):
             assert values_of(await read_all(site, place)) == expected
