@@ -26,6 +26,7 @@ from tests.worker.sinks.destinations import (
 from tests.worker.sinks.killed_writer import assert_whole, batches_of_a_killed_writer, rows_by_batch
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sinks import duckdb_file
+from worker.stores.columns import COLUMNS
 
 RUN_ID = DOC_RUN[0]["id"]
 
@@ -42,7 +43,7 @@ def doc_run() -> list[Upsert]:
 def test_only_what_is_deleted_now_stands_among_the_deletions(file: DuckDBDestination) -> None:
     one, two = run_record("r1"), run_record("r2")
     file.write([deletion(one, 1), deletion(two, 2)], [upsert(one, 3)])
-    assert file.query("FROM trace_deletions") == [("run", "r2", 1, 2)]
+    assert file.query("SELECT kind, id, _generation, _offset FROM trace_deletions") == [("run", "r2", 1, 2)]
 
 
 # -------------------------------------------------------------------------------------------- readers, locks, crashes
@@ -146,6 +147,10 @@ def test_a_file_of_an_older_release_gets_the_columns_it_lacks_filled_from_its_re
     with duckdb.connect(str(file.path)) as connection:
         for name in ("trace_runs", "trace_attempts", "trace_spend"):
             connection.execute(f"DROP VIEW {name}")
+        # Before the fourth version, rows were found by indexes.
+        for table, key in {**{f"trace_{kind}": "id" for kind in COLUMNS}, "trace_deletions": "kind, id"}.items():
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN _key")
+            connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({key})")
         connection.execute("ALTER TABLE trace_cost DROP COLUMN cost_usd")
         connection.execute("ALTER TABLE trace_run DROP COLUMN completed_at")
         connection.execute("UPDATE trace_meta SET value = '0' WHERE name = 'schema_version'")
