@@ -20,6 +20,7 @@ from worker.stores.postgresql import (
     Connection,
     connect,
     has_schema,
+    hold_to_write,
     lock,
     place_of,
     read_meta,
@@ -82,22 +83,24 @@ def _table_sql(kind: str) -> str:
     )
 
 
-def _stage_sql(kind: str) -> str:
-    # A session may have the table of an earlier transaction or, behind a pooler, of another release: hence the version.
-    definitions = ", ".join(f"{name} {d.partition(' ')[0]}" for name, d in _FIXED.items())
-    columns = ", ".join(f"{name} {type_}" for name, type_ in _columns(kind).items())
-    return f"CREATE TEMPORARY TABLE IF NOT EXISTS {_stage(kind)} ({definitions}, {columns}) ON COMMIT DELETE ROWS"
-
-
-def _stage(kind: str) -> str:
-    return f"pg_temp.incoming_{kind}_{SCHEMA_VERSION}"
+# One staging table for all kinds: columns of one name have one type. A session may have the table of an earlier
+# transaction or, behind a pooler, of another release: hence the version.
+_STAGED: Final = {name: definition.partition(" ")[0] for name, definition in _FIXED.items()} | {
+    name: type_ for kind in COLUMNS for name, type_ in _columns(kind).items()
+}
+_STAGE_NAME: Final = f"pg_temp.incoming_{SCHEMA_VERSION}"
+_STAGE: Final = (
+    f"CREATE TEMPORARY TABLE IF NOT EXISTS {_STAGE_NAME} "
+    f"(kind text, {', '.join(f'{name} {type_}' for name, type_ in _STAGED.items())}) ON COMMIT DELETE ROWS"
+)
+_PLACES: Final = {name: place for place, name in enumerate(_STAGED, start=1)}
 
 
 def _upsert_sql(kind: str) -> str:
     names = [*_FIXED, *_columns(kind)]
     return f"""
     INSERT INTO stored_{kind} AS held ({", ".join(names)})
-    SELECT {", ".join(names)} FROM {_stage(kind)} ORDER BY _key
+    SELECT {", ".join(names)} FROM {_STAGE_NAME} WHERE kind = '{kind}' ORDER BY _key
     ON CONFLICT (_key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in names[1:])}
     WHERE (excluded._generation, excluded._offset) > (held._generation, held._offset)
     """  # noqa: S608 - every part is a constant of this module
@@ -109,8 +112,8 @@ _TABLES: Final = "".join(
         "CREATE TABLE IF NOT EXISTS trace_meta (name text PRIMARY KEY, value text)",
     ]
 )
-_STAGE: Final = {kind: _stage_sql(kind) for kind in COLUMNS}
-_COPY: Final = {kind: f"COPY {_stage(kind)} ({', '.join([*_FIXED, *_columns(kind)])}) FROM STDIN" for kind in COLUMNS}
+_COPY: Final = f"COPY {_STAGE_NAME} FROM STDIN"
+_COLUMN_PLACES: Final = {kind: [_PLACES[name] for name in _columns(kind)] for kind in COLUMNS}
 _UPSERT: Final = {kind: _upsert_sql(kind) for kind in COLUMNS}
 _IS_ANY: Final = " UNION ALL ".join(f"(SELECT 1 FROM stored_{kind} LIMIT 1)" for kind in COLUMNS)  # noqa: S608
 _SET_META: Final = """
@@ -206,34 +209,34 @@ class PostgreSQLSink(ServerSink[Connection]):
         self._connected(lambda connection: self._apply(connection, batch))
 
     def _apply(self, connection: Connection, batch: Sequence[Upsert]) -> None:
+        # Whoever waits for an answer also waits for this process's other threads, so there are few answers to wait for.
         with transaction(connection, self._place):
-            lock(connection, self._place.schema, shared=True)
+            meta = hold_to_write(connection, self._place.schema, _STAGE)
             # Between two writes another schema may have been put in this one's place.
-            meta = read_meta(connection, self._place.schema)
             if not self._is_up_to_date(meta) or meta["made_as"] != self._made_as:
                 raise SinkRefused(f"{self._place.name} is gone: read everything into a new one with `export resync`")
-            for kind in COLUMNS:
-                items = [item for item in batch if item.kind == kind]
-                if items:
-                    connection.execute(_STAGE[kind])
-                    _copy(connection, _COPY[kind], _rows(kind, items))
-                    connection.execute(_UPSERT[kind])
+            _copy(connection, _COPY, _rows(batch))
+            kinds = {item.kind for item in batch}
+            connection.execute("; ".join(_UPSERT[kind] for kind in COLUMNS if kind in kinds))
 
 
 def _key(record_id: str) -> bytes:
     return hashlib.sha256(record_id.encode()).digest()
 
 
-def _rows(kind: str, items: Sequence[Upsert]) -> Iterator[list[Any]]:
-    nothing = [None] * len(_columns(kind))
-    for item in items:
-        stored_id = storable_text(item.id)
-        head = [_key(stored_id), stored_id, item.generation, item.offset]
-        if item.record is None or item.json is None:
-            yield [*head, None, *nothing]
-            continue
-        beside = (item.pricing or _NO_PRICING) if kind == "cost" else ()
-        yield [*head, item.json.decode(), *row_values(kind, item.record), *beside]
+def _rows(batch: Iterable[Upsert]) -> Iterator[list[Any]]:
+    for item in batch:
+        kind, stored_id = item.kind, storable_text(item.id)
+        row: list[Any] = [None] * (len(_STAGED) + 1)
+        row[: len(_FIXED)] = [kind, _key(stored_id), stored_id, item.generation, item.offset]
+        if item.record is not None and item.json is not None:
+            row[_PLACES["record"]] = item.json.decode()
+            values = row_values(kind, item.record)
+            if kind == "cost":
+                values += item.pricing or _NO_PRICING
+            for place, value in zip(_COLUMN_PLACES[kind], values, strict=True):
+                row[place] = value
+        yield row
 
 
 def _copy(connection: Connection, statement: str, rows: Iterable[list[Any]]) -> None:

@@ -6,9 +6,9 @@ the driver repeats rows, so none leaves this module or is anybody's context; who
 shared, whoever makes, migrates or moves it holds it alone; nothing that is not ours is dropped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, LiteralString, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import errors, sql
@@ -46,6 +46,9 @@ SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true)
     set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
         ELSE current_setting('synchronous_commit') END, true)
 """
+
+
+_META: Final = sql.SQL("SELECT name, value FROM {}.trace_meta")
 
 
 class Place(NamedTuple):
@@ -160,10 +163,28 @@ def transaction(connection: Connection, place: Place) -> Iterator[None]:
 
 def lock(connection: Connection, *schemas: str, shared: bool) -> None:
     """Hold schemas until the transaction ends, in one order for everybody."""
-    suffix = "_shared" if shared else ""
     for schema in sorted(schemas):
-        statement = f"SELECT pg_advisory_xact_lock{suffix}(hashtextextended('trace-projector ' || %s, 0))"
-        connection.execute(statement, [schema])
+        connection.execute(_lock_statement(schema, shared=shared))
+
+
+def hold_to_write(connection: Connection, schema: str, then: LiteralString) -> dict[str, str]:
+    """Hold a schema with others who write, give what it says of itself, and run a statement: one answer to wait for.
+
+    Raises psycopg's error where the schema is gone or not ours.
+    """
+    statements = [_lock_statement(schema, shared=True), _META.format(sql.Identifier(schema)), sql.SQL(then)]
+    answers = connection.execute(sql.SQL("; ").join(statements))
+    answers.nextset()
+    return _as_meta(answers)
+
+
+def _lock_statement(schema: str, *, shared: bool) -> sql.Composed:
+    statement = sql.SQL("SELECT pg_advisory_xact_lock{}(hashtextextended('trace-projector ' || {}, 0))")
+    return statement.format(sql.SQL("_shared" if shared else ""), sql.Literal(schema))
+
+
+def _as_meta(rows: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in rows}
 
 
 def has_schema(connection: Connection, schema: str) -> bool:
@@ -188,8 +209,7 @@ def read_meta(connection: Connection, schema: str) -> dict[str, str]:
     """
     found = relations(connection, schema)
     if "trace_meta" in found:
-        rows = connection.execute(sql.SQL("SELECT name, value FROM {}.trace_meta").format(sql.Identifier(schema)))
-        return {str(name): str(value) for name, value in rows}
+        return _as_meta(connection.execute(_META.format(sql.Identifier(schema))))
     if found:
         raise SinkRefused(f"schema {schema} holds something that is not of an export; give the export another one")
     return {}
