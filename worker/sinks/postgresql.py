@@ -20,13 +20,13 @@ from worker.stores.postgresql import (
     Connection,
     connect,
     has_schema,
-    hold_to_write,
     lock,
     place_of,
     read_meta,
     relations,
     told,
     transaction,
+    writing,
 )
 from worker.stores.views import POSTGRESQL, view_queries
 from worker.threaded_sink import ServerSink
@@ -210,8 +210,7 @@ class PostgreSQLSink(ServerSink[Connection]):
 
     def _apply(self, connection: Connection, batch: Sequence[Upsert]) -> None:
         # Whoever waits for an answer also waits for this process's other threads, so there are few answers to wait for.
-        with transaction(connection, self._place):
-            meta = hold_to_write(connection, self._place.schema, _STAGE)
+        with writing(connection, self._place, _STAGE) as meta:
             # Between two writes another schema may have been put in this one's place.
             if not self._is_up_to_date(meta) or meta["made_as"] != self._made_as:
                 raise SinkRefused(f"{self._place.name} is gone: read everything into a new one with `export resync`")

@@ -40,12 +40,12 @@ _CONNECTION: Final[dict[str, Any]] = {
 _BUSY: Final = (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure)
 _GONE: Final = (errors.UndefinedTable, errors.InvalidSchemaName)
 # What was written must be durable when the write returns, whatever the server's default is.
-_SETTINGS: Final = """
-SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true),
+_SETTINGS: Final = sql.SQL("""
+SELECT set_config('search_path', {}, true), set_config('lock_timeout', {}, true),
     set_config('client_min_messages', 'warning', true), set_config('timezone', 'UTC', true),
     set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
         ELSE current_setting('synchronous_commit') END, true)
-"""
+""")
 
 
 _META: Final = sql.SQL("SELECT name, value FROM {}.trace_meta")
@@ -155,27 +155,37 @@ def _connect_reason(error: psycopg.Error, place: Place) -> str:
 def transaction(connection: Connection, place: Place) -> Iterator[None]:
     """One transaction in the place's schema, under settings that end with it."""
     with connection.transaction():
-        # The last place is for temporary tables, which otherwise came first.
-        path = sql.Composed([sql.Identifier(place.schema), sql.SQL(", pg_temp")]).as_string(connection)
-        connection.execute(_SETTINGS, [path, _LOCK_TIMEOUT])
+        connection.execute(_settings(connection, place.schema))
         yield
+
+
+@contextmanager
+def writing(connection: Connection, place: Place, then: LiteralString) -> Iterator[dict[str, str]]:
+    """The same, with the schema held together with others who write; gives what the schema says of itself.
+
+    A statement of the caller's goes with all of that, so that there is one answer to wait for. Raises psycopg's error
+    where the schema is gone or not ours.
+    """
+    schema = place.schema
+    with connection.transaction():
+        meta = _META.format(sql.Identifier(schema))
+        statements = [_settings(connection, schema), _lock_statement(schema, shared=True), meta, sql.SQL(then)]
+        answers = connection.execute(sql.SQL("; ").join(statements))
+        answers.nextset()
+        answers.nextset()
+        yield _as_meta(answers)
+
+
+def _settings(connection: Connection, schema: str) -> sql.Composed:
+    # The last place is for temporary tables, which otherwise came first.
+    path = sql.Composed([sql.Identifier(schema), sql.SQL(", pg_temp")]).as_string(connection)
+    return _SETTINGS.format(sql.Literal(path), sql.Literal(_LOCK_TIMEOUT))
 
 
 def lock(connection: Connection, *schemas: str, shared: bool) -> None:
     """Hold schemas until the transaction ends, in one order for everybody."""
     for schema in sorted(schemas):
         connection.execute(_lock_statement(schema, shared=shared))
-
-
-def hold_to_write(connection: Connection, schema: str, then: LiteralString) -> dict[str, str]:
-    """Hold a schema with others who write, give what it says of itself, and run a statement: one answer to wait for.
-
-    Raises psycopg's error where the schema is gone or not ours.
-    """
-    statements = [_lock_statement(schema, shared=True), _META.format(sql.Identifier(schema)), sql.SQL(then)]
-    answers = connection.execute(sql.SQL("; ").join(statements))
-    answers.nextset()
-    return _as_meta(answers)
 
 
 def _lock_statement(schema: str, *, shared: bool) -> sql.Composed:

@@ -26,6 +26,7 @@ from tests.worker.sinks.destinations import (
 from tests.worker.sinks.killed_writer import assert_whole, batches_of_a_killed_writer, rows_by_batch
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sinks import duckdb_file
+from worker.sinks.duckdb_file import DuckDBSink
 from worker.stores.columns import COLUMNS
 
 RUN_ID = DOC_RUN[0]["id"]
@@ -44,6 +45,19 @@ def test_only_what_is_deleted_now_stands_among_the_deletions(file: DuckDBDestina
     one, two = run_record("r1"), run_record("r2")
     file.write([deletion(one, 1), deletion(two, 2)], [upsert(one, 3)])
     assert file.query("SELECT kind, id, _generation, _offset FROM trace_deletions") == [("run", "r2", 1, 2)]
+
+
+def test_what_does_not_fit_into_memory_is_written_with_more_of_it(
+    file: DuckDBDestination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [upsert(run_record(f"r{number}") | {"error": "x" * 100_000}, number) for number in range(50)]
+    monkeypatch.setattr(duckdb_file, "_MEMORY_MIB_FIRST", 8)
+    assert len(file.write(batch)) == 50
+    # It was needed: a limit that stays is too little.
+    monkeypatch.setattr(duckdb_file, "_MEMORY_MIB_MAX", 0)
+    monkeypatch.setattr(DuckDBSink, "_memory_limit", "SET memory_limit = '8MiB'")
+    with pytest.raises(SinkFailed, match="OutOfMemory"):
+        file.write(batch)
 
 
 # -------------------------------------------------------------------------------------------- readers, locks, crashes
