@@ -215,8 +215,10 @@ def _load(path: Path, tables: Sequence[Mapping[str, pa.Table]], clock: Clock) ->
         for batch in tables:
             connection.execute("BEGIN")
             for kind, table in batch.items():
+                name = f"trace_{kind}"
                 connection.register("rows", table)
-                connection.execute(f"INSERT OR REPLACE INTO trace_{kind} FROM rows")
+                connection.execute(f"DELETE FROM {name} USING rows WHERE rows._key = {name}._key")  # noqa: S608 - ours
+                connection.execute(f"INSERT INTO {name} FROM rows")
             connection.execute("COMMIT")
             connection.execute("CHECKPOINT")
 

@@ -12,8 +12,8 @@ from projections.decode import decode_json
 from projections.text import storable_text
 from worker.record_queries import Answered, Row, Tables
 from worker.record_reader import Record, RecordsUnreadable
-from worker.sinks.duckdb_file import SCHEMA_VERSION
 from worker.stores.columns import COLUMNS
+from worker.stores.duckdb_tables import SCHEMA_VERSION
 from worker.stores.views import DUCKDB
 
 BUSY_TIMEOUT_S: Final = 15.0

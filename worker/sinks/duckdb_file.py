@@ -2,15 +2,13 @@
 
 Rules for editing: the file is attached for one write and let go of, because DuckDB lets no second process open a file
 that is held. What a write did is durable once it has been checkpointed into the file; no record goes into a write-ahead
-log, which would be a second file that everybody may read. A change of columns or views is a new ``SCHEMA_VERSION``.
+log, which would be a second file that everybody may read.
 """
 
-import itertools
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -19,14 +17,24 @@ import duckdb
 
 from projections.text import storable_text
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert
-from worker.stores.columns import COLUMNS, PRICING_COLUMNS, Column, storable_copy
+from worker.stores.columns import PRICING_COLUMNS, storable_copy
+from worker.stores.duckdb_tables import (
+    INSERT,
+    PASS_OVER_DELETED,
+    REMEMBER_DELETIONS,
+    REMOVE_OLDER,
+    SCHEMA_VERSION,
+    TABLES,
+    VIEWS,
+    is_empty,
+    migrate,
+    stage_sql,
+)
 from worker.stores.files import check_directory, other_policy, sync_directory
-from worker.stores.views import DUCKDB, view_queries
 from worker.threaded_sink import ThreadedSink
 
 _Result = TypeVar("_Result")
 
-SCHEMA_VERSION: Final = 4
 # Most who hold the file let go of it within a few milliseconds; for one who does not it is tried ever more rarely.
 _BUSY_DELAY_FIRST_S: Final = 0.02
 _BUSY_DELAY_MAX_S: Final = 0.5
@@ -56,130 +64,11 @@ _OPTIMIZERS: Final = frozenset(
 # that takes 150 MiB and more. Groups that are there already stay as they are.
 _ROW_GROUP_ROWS: Final = 4_096
 # Within its limit DuckDB keeps every block that it has read, and all that a write took; setting the limit, to what it
-# is, lets go of that. What does not fit is tried again with twice the limit, up to DuckDB's own, most of the machine.
+# is, lets go of that. What does not fit is tried again with twice the limit, and then with DuckDB's own, most of the
+# machine.
 _MEMORY_MIB_FIRST: Final = 40
-_MEMORY_MIB_MAX: Final = 1_024
-_SQL_TYPES: Final = {
-    "text": "VARCHAR",
-    "count": "BIGINT",
-    "number": "DOUBLE",
-    "flag": "BOOLEAN",
-    "time": "TIMESTAMPTZ",
-    "json": "JSON",
-}
-
-# A record is text and not JSON: DuckDB's JSON refuses escapes of lone surrogates, and one such row would take its batch
-# down. The operators of JSON (record ->> '$.error') work on it all the same.
-#
-# No table of records has an index: DuckDB reads the whole index of a table with every attach and writes it with every
-# checkpoint. Rows are found by joining the batch with a column of digests instead, which takes 16 bytes a row: with
-# 200,000 records a write of 100 scattered ones took 0.6 of the time, and memory does not grow with the tables.
-_KEY_COLUMNS: Final = "id VARCHAR NOT NULL, _key UUID NOT NULL, _generation BIGINT NOT NULL, _offset BIGINT NOT NULL"
-_KEY: Final = "sha256(id)[1:32]::UUID"
-_BESIDE: Final[dict[str, tuple[str, ...]]] = {"cost": PRICING_COLUMNS}
-_DELETIONS: Final = f"CREATE TABLE IF NOT EXISTS trace_deletions (kind VARCHAR NOT NULL, {_KEY_COLUMNS});"
-_TABLES: Final = "\n".join(
-    [
-        *(
-            f"CREATE TABLE IF NOT EXISTS trace_{kind} ({_KEY_COLUMNS}, record VARCHAR NOT NULL, "
-            f"{', '.join(f'{column.name} {_SQL_TYPES[column.type]}' for column in columns)}"
-            f"{''.join(f', {name} VARCHAR' for name in _BESIDE.get(kind, ()))});"
-            for kind, columns in COLUMNS.items()
-        ),
-        _DELETIONS,
-        "CREATE TABLE IF NOT EXISTS trace_meta (name VARCHAR PRIMARY KEY, value VARCHAR NOT NULL);",
-    ]
-)
-
-_VIEWS: Final = "".join(f"CREATE OR REPLACE VIEW {name} AS {query};" for name, query in view_queries(DUCKDB).items())
-
-_IS_NEWER: Final = "(incoming._generation, incoming._offset) > ({0}._generation, {0}._offset)"
-_IS_SAME_DELETED: Final = "incoming.kind = trace_deletions.kind AND incoming._key = trace_deletions._key"
-# What an equal or a newer deletion has outlived; what is left outlives every deletion of its record.
-_PASS_OVER_DELETED: Final = f"""
-DELETE FROM incoming USING trace_deletions WHERE {_IS_SAME_DELETED} AND NOT {_IS_NEWER.format("trace_deletions")};
-DELETE FROM trace_deletions USING incoming WHERE {_IS_SAME_DELETED};
-"""  # noqa: S608 - every part is a constant of this module
-
-
-def _shape(columns: Iterable[Column]) -> str:
-    """What DuckDB is to read out of a record's JSON for these columns: their keys, nested as they are there."""
-    shape: dict[str, Any] = {}
-    for column in columns:
-        level = shape
-        for key in column.path[:-1]:
-            level = level.setdefault(key, {})
-        read_as = "VARCHAR" if column.type == "time" else _SQL_TYPES[column.type]
-        assert level.setdefault(column.path[-1], read_as) == read_as, "a key is read in one way, whatever the kind"
-    return json.dumps(shape)
-
-
-def _parsed(columns: Iterable[Column], text: str) -> str:
-    """What a text gives for these columns; one that DuckDB's JSON refuses gives NULL in every column."""
-    return f"json_transform(CASE WHEN json_valid({text}) THEN {text} END, '{_shape(columns)}')"
-
-
-def _values(columns: Iterable[Column]) -> str:
-    return ", ".join(f"{_value(column)} AS {column.name}" for column in columns)
-
-
-def _value(column: Column) -> str:
-    value = ".".join(["parsed", *(f'"{key}"' for key in column.path)])
-    return f"TRY_CAST({value} AS TIMESTAMPTZ)" if column.type == "time" else value
-
-
-# One shape for the columns of all kinds: planning a statement that reads JSON costs more than running it on a small
-# batch, so there is one such statement a write and not one for each kind.
-_STAGE: Final = f"""
-CREATE OR REPLACE TEMP TABLE incoming AS
-SELECT *, {_KEY} AS _key,
-    {_parsed(itertools.chain.from_iterable(COLUMNS.values()), "coalesce(storable, record)")} AS parsed
-FROM (
-    SELECT unnest($kind::VARCHAR[]) AS kind, unnest($id::VARCHAR[]) AS id, unnest($generation::BIGINT[]) AS _generation,
-        unnest($offset::BIGINT[]) AS _offset, unnest($record::VARCHAR[]) AS record,
-        {{beside}}
-)
-"""  # noqa: S608 - every part is a constant of this module
-
-
-def _stage_sql(given: Container[str]) -> str:
-    names = ("storable", *PRICING_COLUMNS)
-    # A list costs as much when all of it is NULL, and most batches have nothing to say in these columns.
-    sources = {name: f"unnest(${name}::VARCHAR[])" if name in given else "NULL::VARCHAR" for name in names}
-    return _STAGE.replace("{beside}", ", ".join(f"{source} AS {name}" for name, source in sources.items()))
-
-
-def _remove_older_sql(kind: str) -> str:
-    return f"""
-    DELETE FROM trace_{kind} USING incoming
-    WHERE incoming.kind = '{kind}' AND incoming._key = trace_{kind}._key AND {_IS_NEWER.format(f"trace_{kind}")}
-    """  # noqa: S608 - every part is a constant of this module
-
-
-def _of_kind(kind: str, *, is_deletion: bool) -> str:
-    """Say which of a batch are to be stored: those whose record has no row, which were new or have had it removed."""
-    return f"""
-    incoming WHERE kind = '{kind}' AND record IS {"NULL" if is_deletion else "NOT NULL"}
-        AND NOT EXISTS (SELECT 1 FROM trace_{kind} WHERE trace_{kind}._key = incoming._key)
-    """  # noqa: S608 - every part is a constant of this module
-
-
-def _insert_sql(kind: str) -> str:
-    names = ["id", "_key", "_generation", "_offset", "record", _values(COLUMNS[kind]), *_BESIDE.get(kind, ())]
-    return f"INSERT INTO trace_{kind} BY NAME SELECT {', '.join(names)} FROM {_of_kind(kind, is_deletion=False)}"  # noqa: S608
-
-
-def _remember_deletions_sql(kind: str) -> str:
-    return (
-        "INSERT INTO trace_deletions BY NAME SELECT kind, id, _key, _generation, _offset "  # noqa: S608
-        f"FROM {_of_kind(kind, is_deletion=True)}"
-    )
-
-
+_MEMORY_MIB_MAX: Final = 160
 _NO_PRICING: Final = (None,) * len(PRICING_COLUMNS)
-_REMOVE_OLDER: Final = {kind: _remove_older_sql(kind) for kind in COLUMNS}
-_INSERT: Final = {kind: _insert_sql(kind) for kind in COLUMNS}
-_REMEMBER_DELETIONS: Final = {kind: _remember_deletions_sql(kind) for kind in COLUMNS}
 
 
 class _MemoryShort(Exception):  # noqa: N818  (not a fault: there is more)
@@ -217,7 +106,7 @@ class DuckDBSink(ThreadedSink):
             self._create()
         with self._attached(self._path) as connection:
             self._admit(connection)
-            return _is_empty(connection)
+            return is_empty(connection)
 
     def _create(self) -> None:
         """Make the file where nobody else can look and put it in place whole, readable for its owner alone."""
@@ -227,8 +116,8 @@ class DuckDBSink(ThreadedSink):
             fresh = directory / "new.duckdb"
             with self._attached(fresh, may_create=True) as connection:
                 connection.execute("BEGIN")
-                connection.execute(_TABLES)
-                connection.execute(_VIEWS)
+                connection.execute(TABLES)
+                connection.execute(VIEWS)
                 meta = [("schema_version", str(SCHEMA_VERSION)), ("policy_digest", self._policy_digest)]
                 connection.executemany("INSERT INTO trace_meta VALUES (?, ?)", meta)
                 connection.execute("COMMIT")
@@ -248,7 +137,7 @@ class DuckDBSink(ThreadedSink):
         if version > SCHEMA_VERSION:
             raise SinkRefused(f"{self._path} has schema version {version}, from a newer release than this one")
         if version < SCHEMA_VERSION:
-            _migrate(connection)
+            migrate(connection)
 
     def _checked_meta(self, connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
         meta = dict(connection.execute("SELECT name, value FROM trace_meta").fetchall())
@@ -266,15 +155,15 @@ class DuckDBSink(ThreadedSink):
             # Between two writes another file may have been put in this one's place.
             self._checked_meta(connection)
             columns = _staged(batch)
-            connection.execute(_stage_sql(columns), columns)
+            connection.execute(stage_sql(columns), columns)
             connection.execute("BEGIN")
-            connection.execute(_PASS_OVER_DELETED)
+            connection.execute(PASS_OVER_DELETED)
             for kind in sorted({item.kind for item in batch}):
-                connection.execute(_REMOVE_OLDER[kind])
+                connection.execute(REMOVE_OLDER[kind])
             for kind in sorted({item.kind for item in batch if item.record is not None}):
-                connection.execute(_INSERT[kind])
+                connection.execute(INSERT[kind])
             for kind in sorted({item.kind for item in batch if item.record is None}):
-                connection.execute(_REMEMBER_DELETIONS[kind])
+                connection.execute(REMEMBER_DELETIONS[kind])
             connection.execute("COMMIT")
             connection.execute("DROP TABLE incoming")
             connection.execute("CHECKPOINT sink")
@@ -283,9 +172,13 @@ class DuckDBSink(ThreadedSink):
         """Do what has no effect when it fails, with as much memory as it needs."""
         while True:
             try:
-                return work()
+                done = work()
             except _MemoryShort:
                 self._memory_mib *= 2
+            else:
+                # What comes next may need less, and fails once if it does not.
+                self._memory_mib = max(self._memory_mib // 2, _MEMORY_MIB_FIRST)
+                return done
 
     @property
     def _memory_limit(self) -> str:
@@ -314,7 +207,7 @@ class DuckDBSink(ThreadedSink):
             if _is_held(error):
                 delay_s, self._busy_delay_s = self._busy_delay_s, min(self._busy_delay_s * 2, _BUSY_DELAY_MAX_S)
                 raise SinkBusy(f"{path} is held by another reader or writer", delay_s) from None
-            if isinstance(error, duckdb.OutOfMemoryException) and self._memory_mib <= _MEMORY_MIB_MAX:
+            if _is_short_of_memory(error) and self._memory_mib <= _MEMORY_MIB_MAX:
                 raise _MemoryShort from None
             raise _failure(error, path) from None
         finally:
@@ -356,41 +249,6 @@ def _storable(item: Upsert) -> str | None:
     return None if copy is None else copy.decode()
 
 
-def _is_empty(connection: duckdb.DuckDBPyConnection) -> bool:
-    tables = [*(f"trace_{kind}" for kind in COLUMNS), "trace_deletions"]
-    rows = " UNION ALL ".join(f"(SELECT 1 FROM {table} LIMIT 1)" for table in tables)  # noqa: S608 - our own names
-    return connection.execute(rows).fetchone() is None
-
-
-def _migrate(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables and views of an older file anew; what it lacks is filled from its records."""
-    connection.execute("BEGIN")
-    older: dict[str, set[str]] = {}
-    for name in [*(f"trace_{kind}" for kind in COLUMNS), "trace_deletions"]:
-        older[name] = {column for column, *_ in connection.execute(f"DESCRIBE {name}").fetchall()}
-        connection.execute(f"ALTER TABLE {name} RENAME TO older_{name}")
-    connection.execute(_TABLES)
-    for kind, columns in COLUMNS.items():
-        table = f"trace_{kind}"
-        names = ["id", "_generation", "_offset", "record", *(column.name for column in columns), *_BESIDE.get(kind, ())]
-        kept = [name for name in names if name in older[table]]
-        added = [column for column in columns if column.name not in older[table]]
-        connection.execute(f"""
-            INSERT INTO {table} BY NAME SELECT {", ".join([*kept, f"{_KEY} AS _key", *filter(None, [_values(added)])])}
-            FROM (SELECT *, {_parsed(added, "record") if added else "NULL"} AS parsed FROM older_{table})
-        """)  # noqa: S608 - our own names
-    connection.execute(f"""
-        INSERT INTO trace_deletions BY NAME
-        SELECT kind, id, {_KEY} AS _key, _generation, _offset FROM older_trace_deletions
-    """)  # noqa: S608 - our own names
-    for name in older:
-        connection.execute(f"DROP TABLE older_{name}")
-    connection.execute(_VIEWS)
-    connection.execute("UPDATE trace_meta SET value = ? WHERE name = 'schema_version'", [str(SCHEMA_VERSION)])
-    connection.execute("COMMIT")
-    connection.execute("CHECKPOINT sink")
-
-
 def _put_in_place(fresh: Path, path: Path) -> None:
     """Give a finished file its name, unless somebody else made one meanwhile, which is then looked at as any other."""
     try:
@@ -406,6 +264,12 @@ def _is_held(error: duckdb.Error) -> bool:
     """Whether somebody else has the file."""
     text = str(error)
     return "Could not set lock" in text or "already attached" in text
+
+
+def _is_short_of_memory(error: duckdb.Error) -> bool:
+    """Whether the limit was too little; where that happens in a commit or a checkpoint, only the text says so."""
+    text = str(error)
+    return isinstance(error, duckdb.OutOfMemoryException) or "could not allocate" in text or "Out of Memory" in text
 
 
 def _failure(error: duckdb.Error, path: Path) -> Exception:

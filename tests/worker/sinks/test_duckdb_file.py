@@ -27,6 +27,7 @@ from tests.worker.sinks.killed_writer import assert_whole, batches_of_a_killed_w
 from worker.sink import SinkBusy, SinkFailed, SinkRefused, Upsert, open_sink
 from worker.sinks import duckdb_file
 from worker.sinks.duckdb_file import DuckDBSink
+from worker.stores import duckdb_tables
 from worker.stores.columns import COLUMNS
 
 RUN_ID = DOC_RUN[0]["id"]
@@ -58,6 +59,19 @@ def test_what_does_not_fit_into_memory_is_written_with_more_of_it(
     monkeypatch.setattr(DuckDBSink, "_memory_limit", "SET memory_limit = '8MiB'")
     with pytest.raises(SinkFailed, match="OutOfMemory"):
         file.write(batch)
+
+
+@pytest.mark.parametrize("first_mib", [1, 2, 3, 5, 7, 11])
+def test_memory_that_falls_short_anywhere_in_a_write_or_a_migration_is_given(
+    file: DuckDBDestination, monkeypatch: pytest.MonkeyPatch, first_mib: int
+) -> None:
+    batch = [upsert(run_record(f"r{number}") | {"error": f"{number}" * 500}, number) for number in range(3_000)]
+    monkeypatch.setattr(duckdb_file, "_MEMORY_MIB_FIRST", first_mib)
+    assert len(file.write(batch, [upsert(item.record or {}, item.offset + 5_000) for item in batch[::7]])) == 3_000
+    with duckdb.connect(str(file.path)) as connection:
+        connection.execute("UPDATE trace_meta SET value = '0' WHERE name = 'schema_version'")
+    before = file.records()
+    assert file.write([]) == before
 
 
 # -------------------------------------------------------------------------------------------- readers, locks, crashes
@@ -167,13 +181,17 @@ def test_a_file_of_an_older_release_gets_the_columns_it_lacks_filled_from_its_re
             connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({key})")
         connection.execute("ALTER TABLE trace_cost DROP COLUMN cost_usd")
         connection.execute("ALTER TABLE trace_run DROP COLUMN completed_at")
+        # What is somebody's own is not in the way.
+        connection.execute("CREATE INDEX mine ON trace_run (workflow_name)")
+        connection.execute('ALTER TABLE trace_run ADD COLUMN "my note" DECIMAL(9, 2) DEFAULT 1.5')
         connection.execute("UPDATE trace_meta SET value = '0' WHERE name = 'schema_version'")
     before = file.records()
     assert file.write([]) == before
     row = file.row("SELECT cost_usd, completed_at FROM trace_runs")
     assert row == {"cost_usd": 0.35, "completed_at": datetime(2026, 9, 28, 11, 2, 41, tzinfo=UTC)}
+    assert file.query('SELECT "my note"::DOUBLE FROM trace_run') == [(1.5,)]
     assert file.query("SELECT value FROM trace_meta WHERE name = 'schema_version'") == [
-        (str(duckdb_file.SCHEMA_VERSION),)
+        (str(duckdb_tables.SCHEMA_VERSION),)
     ]
     assert file.write([upsert(DOC_RUN[1], 49)]) == before
 
