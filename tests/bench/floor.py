@@ -2,9 +2,10 @@
 
 Three hops, one after the other, each in the largest batches there are: read what the worker read, parse every value,
 print every value that the worker published, publish it under the same key and headers to as many partitions, and load
-the same rows in as many batches into tables with the same columns, durable in the file itself after each, as the file
-has to be free for readers then. What lies between parsing and printing is not part of it, nor is the line that a
-transcript's message carries as a text; no offset is committed, and clients and files are open before the clock runs.
+the same rows in as many batches into the same tables, in which each replaces what has its key: durable in the file
+itself after each, and the file opened for it, as it has to be free for readers in between. What lies between parsing
+and printing is not part of it, nor is the line that a transcript's message carries as a text; no offset is committed,
+and clients are connected before the clock runs.
 """
 
 import asyncio
@@ -211,8 +212,8 @@ def _kinds(upserts: Sequence[Upsert]) -> list[str]:
 
 
 def _load(path: Path, tables: Sequence[Mapping[str, pa.Table]], clock: Clock) -> None:
-    with duckdb.connect(str(path)) as connection, clock.running():
-        for batch in tables:
+    for batch in tables:
+        with clock.running(), duckdb.connect(str(path)) as connection:
             connection.execute("BEGIN")
             for kind, table in batch.items():
                 name = f"trace_{kind}"

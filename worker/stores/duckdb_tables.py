@@ -3,7 +3,6 @@
 Rules for editing: a change of tables or views is a new ``SCHEMA_VERSION``; ``migrate`` brings older files up to it.
 """
 
-import itertools
 import json
 from collections.abc import Container, Iterable
 from typing import Any, Final
@@ -73,25 +72,30 @@ def _parsed(columns: Iterable[Column], text: str) -> str:
     return f"json_transform(CASE WHEN json_valid({text}) THEN {text} END, '{_shape(columns)}')"
 
 
-def _values(columns: Iterable[Column]) -> str:
-    return ", ".join(f"{_value(column)} AS {column.name}" for column in columns)
-
-
 def _value(column: Column) -> str:
     value = ".".join(["parsed", *(f'"{key}"' for key in column.path)])
     return f"TRY_CAST({value} AS TIMESTAMPTZ)" if column.type == "time" else value
 
 
-# One shape for the columns of all kinds: planning a statement that reads JSON costs more than running it on a small
-# batch, so there is one such statement a write and not one for each kind.
+def _staged(column: Column) -> str:
+    """The name of a value in ``incoming``: columns of one name may stand for different keys in different kinds."""
+    return f'"{".".join(column.path)}"'
+
+
+# What is read out of JSON is read for all kinds at once: planning a statement that takes apart what was read costs more
+# than running it on a small batch, so there is one such statement a write and not one for each kind.
+_OF_ALL_KINDS: Final = tuple({column.path: column for columns in COLUMNS.values() for column in columns}.values())
 _STAGE: Final = f"""
 CREATE OR REPLACE TEMP TABLE incoming AS
-SELECT *, {_KEY} AS _key,
-    {_parsed(itertools.chain.from_iterable(COLUMNS.values()), "coalesce(storable, record)")} AS parsed
+SELECT * EXCLUDE (storable, parsed), {_KEY} AS _key,
+    {", ".join(f"{_value(column)} AS {_staged(column)}" for column in _OF_ALL_KINDS)}
 FROM (
-    SELECT unnest($kind::VARCHAR[]) AS kind, unnest($id::VARCHAR[]) AS id, unnest($generation::BIGINT[]) AS _generation,
-        unnest($offset::BIGINT[]) AS _offset, unnest($record::VARCHAR[]) AS record,
-        {{beside}}
+    SELECT *, {_parsed(_OF_ALL_KINDS, "coalesce(storable, record)")} AS parsed
+    FROM (
+        SELECT unnest($kind::VARCHAR[]) AS kind, unnest($id::VARCHAR[]) AS id,
+            unnest($generation::BIGINT[]) AS _generation, unnest($offset::BIGINT[]) AS _offset,
+            unnest($record::VARCHAR[]) AS record, {{beside}}
+    )
 )
 """  # noqa: S608 - every part is a constant of this module
 
@@ -120,7 +124,8 @@ def _of_kind(kind: str, *, is_deletion: bool) -> str:
 
 
 def _insert_sql(kind: str) -> str:
-    names = ["id", "_key", "_generation", "_offset", "record", _values(COLUMNS[kind]), *_BESIDE.get(kind, ())]
+    typed = (f"{_staged(column)} AS {column.name}" for column in COLUMNS[kind])
+    names = ["id", "_key", "_generation", "_offset", "record", *typed, *_BESIDE.get(kind, ())]
     return f"INSERT INTO trace_{kind} BY NAME SELECT {', '.join(names)} FROM {_of_kind(kind, is_deletion=False)}"  # noqa: S608
 
 
@@ -155,14 +160,14 @@ def migrate(connection: duckdb.DuckDBPyConnection) -> None:
         held = {name: type_ for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
         connection.execute(definition.replace(table, _ANEW, 1))
         known = {name for name, *_ in connection.execute(f"DESCRIBE {_ANEW}").fetchall()}
-        for name in held.keys() - known:
+        for name in [name for name in held if name not in known]:
             connection.execute(f'ALTER TABLE {_ANEW} ADD COLUMN "{name}" {held[name]}')
         added = [column for column in columns if column.name not in held]
         parsed = f"{_parsed(added, 'record')} AS parsed" if added else "NULL AS parsed"
         values = [
             "* EXCLUDE (parsed)",
             *([] if "_key" in held else [f"{_KEY} AS _key"]),
-            *filter(None, [_values(added)]),
+            *(f"{_value(column)} AS {column.name}" for column in added),
         ]
         connection.execute(
             f"INSERT INTO {_ANEW} BY NAME SELECT {', '.join(values)} FROM (SELECT *, {parsed} FROM {table})"  # noqa: S608
