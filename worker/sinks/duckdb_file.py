@@ -62,7 +62,7 @@ _OPTIMIZERS: Final = frozenset(
 )
 # Checkpointing reads and writes the last group of rows as a whole, records included: with DuckDB's own 122,880 rows
 # that takes 150 MiB and more. Groups that are there already stay as they are.
-_ROW_GROUP_ROWS: Final = 4_096
+_ROW_GROUP_ROWS: Final = 8_192
 # Within its limit DuckDB keeps every block that it has read, and all that a write took; setting the limit, to what it
 # is, lets go of that. What does not fit is tried again with twice the limit, and then with DuckDB's own, most of the
 # machine.
