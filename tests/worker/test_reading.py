@@ -270,14 +270,20 @@ def test_a_log_that_ends_before_the_offset_to_be_read_stops_the_worker() -> None
 # -------------------------------------------------------------------------------------------------------- gathering
 
 
+async def waiting_for_more() -> World:
+    """A reader that has one message, and waits for what comes to it."""
+    world = World(batch_messages_max=4)
+    world.publish(ZERO, b"a")
+    await world.start(ZERO)
+    await eventually(lambda: len(world.group.polled_partitions) > 1)
+    return world
+
+
 def test_what_lay_ready_is_joined_by_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_GATHER_MS", 15_000)
 
     async def story() -> None:
-        world = World(batch_messages_max=4)
-        world.publish(ZERO, b"a")
-        await world.start(ZERO)
-        await eventually(lambda: len(world.group.polled_partitions) > 1)
+        world = await waiting_for_more()
         world.publish(ZERO, b"b")
         await eventually(lambda: world.committed() == 2)
         assert world.broker.commits == [{ZERO: 2}]
@@ -292,10 +298,7 @@ def test_what_lay_ready_is_dropped_when_a_rebalance_comes_before_what_it_waits_f
     monkeypatch.setattr(reading, "_GATHER_MS", 15_000)
 
     async def story() -> None:
-        world = World(batch_messages_max=4)
-        world.publish(ZERO, b"a")
-        await world.start(ZERO)
-        await eventually(lambda: len(world.group.polled_partitions) > 1)
+        world = await waiting_for_more()
         await world.group.give(ZERO)
         await eventually(world.service.is_ready)
         world.publish(ZERO, b"b")
