@@ -149,6 +149,11 @@ class Slot:
         return self.is_open and self.task is None and not self.is_resting
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing is in flight: what was read and not handed over has to be read again from `committed`."""
+        return self.is_open and self.busy_since is None
+
+    @property
     def running_partitions(self) -> frozenset[TopicPartition]:
         return self.lane.partitions - self.stopped_partitions
 

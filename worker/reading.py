@@ -70,6 +70,10 @@ def reading_rules(settings: Settings, role: str) -> ReadingRules:
     return ReadingRules(kafka.on_missing_offsets, kafka.on_corrupt_batch, partial(find_span, settings))
 
 
+def _offsets(slots: Iterable[Slot]) -> dict[TopicPartition, int]:
+    return {place: slot.committed[place] for slot in slots for place in slot.running_partitions}
+
+
 class Polled(NamedTuple):
     """What one round of fetching gave: messages, and batches that were given up."""
 
@@ -128,18 +132,25 @@ class Reader:
     def _drop_stale(
         self, consumer: GroupConsumer, polled: Polled, owners: Mapping[TopicPartition, Slot | None]
     ) -> None:
-        """Drop what was read for lanes that a rebalance took meanwhile: those that came read from their own offsets."""
-        ready, now = self._ready(), self._owners()
-        for place in [place for place in polled.messages if now.get(place) is not owners.get(place)]:
+        """Drop what was read for lanes that a rebalance took meanwhile: those that came read from their own offsets.
+
+        One that came a moment ago may be open and not yet ready: what was read of it is not handed over either.
+        """
+        ready, settled, now = self._ready(), self._settled(), self._owners()
+        for place in list(polled.messages):
+            if place in ready and now.get(place) is owners.get(place):
+                continue
             del polled.messages[place]
-            if place in ready and place in consumer.assignment():
-                consumer.seek(place, ready[place])
+            if place in settled and place in consumer.assignment():
+                consumer.seek(place, settled[place])
 
     def _ready(self) -> dict[TopicPartition, int]:
-        """Give the partitions of idle lanes, and the offset that each was settled to."""
-        return {
-            place: slot.committed[place] for slot in self._slots() if slot.is_ready for place in slot.running_partitions
-        }
+        """Give the partitions of lanes that take messages now, and the offset that each was settled to."""
+        return _offsets(slot for slot in self._slots() if slot.is_ready)
+
+    def _settled(self) -> dict[TopicPartition, int]:
+        """Give the partitions of lanes that have nothing in flight, and the offset that each was settled to."""
+        return _offsets(slot for slot in self._slots() if slot.is_settled)
 
     async def _get_many(
         self,
@@ -203,7 +214,7 @@ class Reader:
     def _rewind(self, consumer: GroupConsumer) -> None:
         """Go back to what was settled, in every lane that is idle: a failed fetch drops what it had already drained."""
         assigned = consumer.assignment()
-        for place, offset in self._ready().items():
+        for place, offset in self._settled().items():
             if place in assigned:
                 consumer.seek(place, offset)
 
@@ -276,7 +287,7 @@ class Reader:
             error = caught
         if error is None:
             self._clear(consumer, place, start, messages)
-        elif place in consumer.assignment() and self._ready().get(place) == start:
+        elif place in consumer.assignment() and self._settled().get(place) == start:
             # What failed has moved nothing, or past what was not given out: the place is made certain.
             consumer.seek(place, messages[-1].offset + 1 if messages else start)
             if not messages:

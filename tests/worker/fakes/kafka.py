@@ -92,6 +92,7 @@ class FakeConsumer:
         self.start_errors: list[Exception] = []
         self.polled_partitions: list[frozenset[TopicPartition]] = []
         self._positions: dict[TopicPartition, int | None] = {}
+        self._waiting: list[asyncio.Future[None]] = []
 
     # --------------------------------------------------------------------------------------- what the test does
 
@@ -131,7 +132,15 @@ class FakeConsumer:
                 return polled
             if asyncio.get_running_loop().time() >= deadline:
                 return {}
-            await asyncio.sleep(0.001)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait for a millisecond, or until a position changes: a poll is as quick as it can be with what lies there."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(waiting)
+        loop.call_later(0.001, _end, waiting)
+        await waiting
 
     def _drain(self, partitions: Iterable[TopicPartition], max_records: int) -> dict[TopicPartition, list[Message]]:
         polled: dict[TopicPartition, list[Message]] = {}
@@ -188,6 +197,8 @@ class FakeConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._position(partition)
         self._positions[partition] = offset
+        while self._waiting:
+            _end(self._waiting.pop())
 
     def pause(self, *partitions: TopicPartition) -> None:
         self.paused |= set(partitions)
@@ -198,6 +209,11 @@ class FakeConsumer:
     def highwater(self, partition: TopicPartition) -> int | None:
         self._position(partition)
         return self.broker.logs[partition].end
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class FakeBatch:
