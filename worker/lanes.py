@@ -82,8 +82,8 @@ class Lane(Protocol):
         """The partitions that are to stand still, and the offset of the first message that was not taken of each."""
 
     @property
-    def rest_s(self) -> float:
-        """For how long messages gather before the next batch is taken, where that makes it cheaper."""
+    def rest_until(self) -> float:
+        """When the next batch may be taken, in the event loop's time: messages gather where that makes it cheaper."""
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         """Get ready (restore state, open a sink) and give the offset to read on from for every partition.
@@ -168,14 +168,15 @@ class Slot:
 
     def rest(self, wake: Callable[[], None]) -> None:
         """Take nothing for as long as the lane wants to rest, then wake whoever waits for it."""
+        loop, until = asyncio.get_running_loop(), self.lane.rest_until
 
         def end() -> None:
             self.is_resting = False
             wake()
 
-        if self.lane.rest_s:
+        if until > loop.time():
             self.is_resting = True
-            asyncio.get_running_loop().call_later(self.lane.rest_s, end)
+            loop.call_at(until, end)
 
 
 async def committed_positions(

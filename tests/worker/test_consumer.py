@@ -454,7 +454,7 @@ def test_messages_gather_while_a_lane_rests(rest_s: float, committed: int) -> No
     async def story() -> None:
         world = World()
         await world.start(ZERO)
-        world.lane.rest_s = rest_s
+        world.lane.rest_until = asyncio.get_running_loop().time() + rest_s
         world.publish(ZERO, b"a")
         await eventually(lambda: world.committed() == 1)
         world.publish(ZERO, b"b")

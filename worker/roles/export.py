@@ -102,15 +102,15 @@ class ExportLane:
         self._letters: BatchWriter | None = None
         self._upserts: list[Upsert] = []
         self._written = 0
-        self._rest_s = 0.0
+        self._rest_until = 0.0
 
     @property
-    def rest_s(self) -> float:
-        """As long as the last write took, so that a sink whose writes cost much however small gets fewer of them.
+    def rest_until(self) -> float:
+        """As long after the last write as it took, so that a sink whose writes cost much however small gets fewer.
 
         Not when there is more to write than a batch takes.
         """
-        return self._rest_s
+        return self._rest_until
 
     @property
     def stopped_at(self) -> Mapping[TopicPartition, int]:
@@ -179,7 +179,7 @@ class ExportLane:
     async def flush(self) -> None:
         assert self._letters is not None
         await self._letters.flush()
-        self._rest_s = 0.0
+        self._rest_until = 0.0
         if not self._upserts:
             return
         loop = asyncio.get_running_loop()
@@ -191,7 +191,8 @@ class ExportLane:
         except SinkRefused as error:
             raise StopWorkerError(f"export {self._export}: {error}") from error
         if len(self._upserts) < self._settings.limits.batch_messages_max // 2:
-            self._rest_s = min(loop.time() - started, _REST_MAX_S)
+            ended = loop.time()
+            self._rest_until = ended + min(ended - started, _REST_MAX_S)
         self._written += len(self._upserts)
         self._upserts = []
 

@@ -94,7 +94,7 @@ class FoldRole:
 class FoldLane:
     """Folds one facts partition; durable means committed in the transaction that also commits the offset."""
 
-    rest_s = 0.0
+    rest_until = 0.0
 
     def __init__(
         self,

@@ -122,7 +122,7 @@ class ProjectRole:
 class ProjectLane:
     """Projects the partitions that this worker has; durable means acknowledged by facts log and dead letters."""
 
-    rest_s = 0.0
+    rest_until = 0.0
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class FakeLane:
         self.abandoned_messages = 0
         self.corrupt: list[tuple[TopicPartition, CorruptBatch]] = []
         self.stopped_at: Mapping[TopicPartition, int] = {}
-        self.rest_s = 0.0
+        self.rest_until = 0.0
 
     async def open(self, consumer: GroupConsumer) -> Mapping[TopicPartition, int]:
         self.steps.append("open")
