@@ -81,7 +81,8 @@ async def count_held(scan: TopicScan, settings: Settings, erasure: Erasure) -> C
 
 
 def _record_key(message: Message) -> tuple[str, bytes]:
-    return dict(message.headers).get(KIND_HEADER, b"").decode(), message.key or b""
+    # Somebody else's message may have the header without a value.
+    return (dict(message.headers).get(KIND_HEADER) or b"").decode(errors="replace"), message.key or b""
 
 
 async def erase(settings: Settings, erasure: Erasure) -> Erased:

@@ -145,14 +145,15 @@ def record_message(generation: int, message: Message) -> RecordMessage:
     if message.key is None:
         raise ProjectionError("missing_key")
     headers = dict(message.headers)
-    if KIND_HEADER not in headers:
+    # A header may be there without a value, as in a message that somebody else wrote.
+    kind, repo, split = headers.get(KIND_HEADER), headers.get(REPO_HEADER), headers.get(SPLIT_HEADER)
+    if kind is None:
         raise ProjectionError("missing_header", KIND_HEADER)
-    repo, split = headers.get(REPO_HEADER), headers.get(SPLIT_HEADER)
     try:
         return RecordMessage(
             generation=generation,
             offset=message.offset,
-            kind=headers[KIND_HEADER].decode(),
+            kind=kind.decode(),
             id=message.key.decode().rpartition("\0")[2],
             repo=None if repo is None else repo.decode(),
             record=message.value,

@@ -37,14 +37,16 @@ _RETRY_FIRST_S: Final = 0.1
 # what there is. One more fetch is waited for, as long as a broker holds one that finds nothing: without it the rest
 # would wait for the lane's next turn.
 _GATHER_MS: Final = FETCH_WAIT_MS
-# What a client says of bytes that are no whole, undamaged batch.
-_CORRUPT: Final = (CorruptRecordException, RecordTooLargeError)
+# What a client says of bytes that are no whole, undamaged batch, or of one with a header whose name is no UTF-8: Kafka
+# takes any bytes there, and aiokafka reads no message of such a batch from that one on.
+_CORRUPT: Final = (CorruptRecordException, RecordTooLargeError, UnicodeDecodeError)
 # A partition under suspicion is read message by message, so many at a time and not waiting long for the first.
 _SUSPECT_MESSAGES_MAX: Final = 500
 _SUSPECT_WAIT_MS: Final = 20
 _CORRUPT_WAY_OUT: Final = (
-    "restore the partition from a replica that is whole and start the worker again, or set kafka.on_corrupt_batch to "
-    "skip: the batch becomes a dead letter and reading goes on behind it"
+    "restore the partition from a replica that is whole and start the worker again (after a UnicodeDecodeError no "
+    "replica helps: a producer named a header in other bytes than UTF-8), or set kafka.on_corrupt_batch to skip: the "
+    "batch becomes a dead letter and reading goes on behind it"
 )
 
 FindSpan = Callable[[TopicPartition, int], Awaitable[BatchSpan]]
@@ -275,7 +277,7 @@ class Reader:
         if start is None or place not in consumer.assignment() or time.monotonic() < suspect.retry_at:
             return
         messages: list[Message] = []
-        error: KafkaError | None = None
+        error: Exception | None = None
         try:
             while len(messages) < _SUSPECT_MESSAGES_MAX:
                 wait_ms = 0 if messages else _SUSPECT_WAIT_MS
@@ -291,7 +293,7 @@ class Reader:
             # What failed has moved nothing, or past what was not given out: the place is made certain.
             consumer.seek(place, messages[-1].offset + 1 if messages else start)
             if not messages:
-                await self._note_corrupt(consumer, place, start, polled)
+                await self._note_corrupt(consumer, place, start, polled, error)
         if messages:
             polled.messages[place] = messages
 
@@ -301,14 +303,16 @@ class Reader:
         if messages or (end is not None and end <= start):
             del self._suspects[place]
 
-    async def _note_corrupt(self, consumer: GroupConsumer, place: TopicPartition, offset: int, polled: Polled) -> None:
+    async def _note_corrupt(
+        self, consumer: GroupConsumer, place: TopicPartition, offset: int, polled: Polled, error: Exception
+    ) -> None:
         suspect = self._suspects[place]
         if suspect.offset != offset:
             suspect.offset, suspect.tries = offset, 0
         suspect.tries += 1
         suspect.retry_at = time.monotonic() + _RETRY_FIRST_S * 2**suspect.tries
         where: dict[str, Any] = {"topic": place.topic, "partition": place.partition, "offset": offset}
-        self._log.warning("batch_is_corrupt", failures=suspect.tries, **where)
+        self._log.warning("batch_is_corrupt", failures=suspect.tries, **where, **error_fields(error))
         if suspect.tries < self._limits.corrupt_batch_tries_max:
             return
         if self._rules.on_corrupt_batch == "stop":
@@ -318,9 +322,9 @@ class Reader:
             return
         try:
             span = await self._rules.find_span(place, offset)
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError) as failure:
             # The leader is away: the batch is tried, and its end asked for, once more.
-            self._log.warning("corrupt_batch_not_measured", **where, **error_fields(error))
+            self._log.warning("corrupt_batch_not_measured", **where, **error_fields(failure))
             return
         if self._ready().get(place) != offset or place not in consumer.assignment():
             return

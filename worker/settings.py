@@ -44,9 +44,9 @@ LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,120}")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 # A password that was not encoded may hold anything, even what ends the user part; behind a host, a port is none.
-_URL_PASSWORD = re.compile(r"(?<=//)([^/@:?#]*):(?!\d+[/?])(\S*)@")
+_URL_PASSWORD = re.compile(r"(?<=//)([^/@:?#]*):(?!\d+[/?])(.*)@", re.DOTALL)
 _URL_SECRET_PARAMETER = re.compile(
-    r"(?i)\b([a-z_-]*(?:password|passwd|secret|token|credential|api_?key)[a-z_-]*=)[^&#\s]*"
+    r"(?i)\b([a-z_-]*(?:password|passwd|secret|token|credential|api[_-]?key)[a-z_-]*=)[^&#]*"
 )
 
 

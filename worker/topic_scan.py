@@ -70,6 +70,12 @@ def broker_errors(settings: Settings) -> Iterator[None]:
         ) from error
     except KafkaError as error:
         raise BrokerFailed(f"Kafka at {settings.bootstrap_servers} refused: {type(error).__name__}") from error
+    except UnicodeDecodeError:
+        # aiokafka's, which would carry the bytes along.
+        raise BrokerFailed(
+            f"Kafka at {settings.bootstrap_servers} holds a message whose header has a name that is no UTF-8: neither "
+            "it nor what follows it in its batch can be read"
+        ) from None
 
 
 @asynccontextmanager

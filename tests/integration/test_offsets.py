@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
+from aiokafka.record.util import calc_crc32c
 
 from projections.errors import ProjectionError
 from projections.facts import encode_fact
@@ -187,6 +188,57 @@ def test_a_batch_that_is_damaged_on_disk_stops_its_partition_or_becomes_one_dead
     assert (letter["topic"], letter["partition"], letter["offset"], letter["lastOffset"]) == (topic, 0, 3, 6)
     redriven = Commands(damaged.config, capfd).json("dead-letters", "redrive", "--reason", "corrupt_batch")
     assert "its batch is corrupt" in json.dumps(redriven)
+
+
+def append_foreign_header(servers: str, place: TopicPartition, values: list[bytes]) -> None:
+    """Publish values as one batch; the second has a header whose name is bytes of no text, which Kafka itself takes."""
+
+    async def send() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=servers, acks="all") as producer:
+            batch = producer.create_batch()
+            for index, value in enumerate(values):
+                headers = [("NAME", b"")] if index == 1 else []
+                assert batch.append(key=None, value=value, timestamp=None, headers=headers) is not None
+            batch.close()
+            data = bytearray(batch._build().replace(b"NAME", b"\xff\xfe\x80\x81"))
+            data[17:21] = calc_crc32c(data[21:]).to_bytes(4, "big")
+            batch._buffer = data
+            await (await producer.send_batch(batch, place.topic, partition=place.partition))
+
+    asyncio.run(send())
+
+
+@pytest.mark.usefixtures("needs_real_groups")
+def test_a_header_whose_name_is_no_text_stops_its_partition_or_makes_its_batch_one_dead_letter(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.create_topics()
+    topic, servers, values = pipeline.topic("workflow-runs"), pipeline.kafka.bootstrap_servers, snapshots(8)
+    append(servers, TopicPartition(topic, 0), values[:2])
+    append_foreign_header(servers, TopicPartition(topic, 0), values[2:5])
+    append(servers, TopicPartition(topic, 0), values[5:])
+    append(servers, TopicPartition(topic, 1), values[:4])
+    worker = pipeline.worker()
+    worker.start(*PROJECT)
+    eventually(lambda: worker.get("/metrics")[0] == 200, "the worker shows its metrics")
+    eventually(
+        lambda: worker.total("corrupt_partitions", role="project", topic=topic, partition="0") == 1, "it stops there"
+    )
+    eventually(lambda: worker.total("lag_messages", role="project") == 5, "the others have caught up")
+    assert worker.total("consumed_messages_total", topic=topic, partition="0") == 3
+    assert_accounted(worker)
+    assert worker.stop() == 0
+    [stop] = [line for line in log_lines(worker) if line["event"] == "partition_stopped"]
+    assert stop["offset"] == 3
+
+    worker = pipeline.worker("skips", **SKIP_CORRUPT)
+    worker.start(*PROJECT)
+    pipeline.wait_settled(("project",))
+    assert worker.total("consumed_messages_total", topic=topic, partition="0") == 3
+    assert_accounted(worker)
+    assert worker.stop() == 0
+    [letter] = [letter for letter in pipeline.dead_letters() if letter["reason"] == "corrupt_batch"]
+    assert (letter["topic"], letter["partition"], letter["offset"], letter["lastOffset"]) == (topic, 0, 3, 4)
 
 
 # ------------------------------------------------------------------------------------------------- members

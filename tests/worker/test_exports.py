@@ -267,7 +267,7 @@ class FakeMessage(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = (("kind", b"run"),)
+    headers: tuple[tuple[str, Any], ...] = (("kind", b"run"),)
     offset: int = 7
     timestamp: int = 0
 
@@ -283,6 +283,7 @@ def test_a_message_is_read_with_its_headers() -> None:
     [
         (FakeMessage(None, b"{}"), "missing_key"),
         (FakeMessage(b"r1", b"{}", ()), "missing_header"),
+        (FakeMessage(b"r1", b"{}", (("kind", None),)), "missing_header"),
         (FakeMessage(b"\x80ZZSECRETZZ", b"{}"), "invalid_utf8"),
         (FakeMessage(b"r1", None, (("kind", b"\xff"),)), "invalid_utf8"),
     ],

@@ -84,6 +84,26 @@ def test_a_corrupt_batch_is_skipped_when_the_settings_say_so_and_only_it() -> No
     run(story)
 
 
+@pytest.mark.parametrize(("rules", "committed"), [(ReadingRules(), 3), (SKIP_CORRUPT, 10)])
+def test_a_header_whose_name_is_no_text_stops_its_partition_or_costs_its_batch_and_nothing_else(
+    rules: ReadingRules, committed: int
+) -> None:
+    async def story() -> None:
+        world = World(rules=rules)
+        damaged(world)
+        world.broker.logs[ZERO].corrupt_error = UnicodeDecodeError("utf-8", b"SECRET\xff", 6, 7, "invalid start byte")
+        with structlog.testing.capture_logs() as logs:
+            await world.start(ZERO, ONE)
+            await eventually(lambda: world.committed(ZERO) == committed and world.committed(ONE) == 10)
+            await eventually(lambda: bool(world.service.corrupt_partitions()) or bool(world.lane.corrupt))
+        assert "membership_failed" not in [log["event"] for log in logs]
+        assert {log["error"] for log in logs if log["event"] == "batch_is_corrupt"} == {"UnicodeDecodeError"}
+        assert "SECRET" not in repr(logs)
+        await world.service.stop()
+
+    run(story)
+
+
 def test_a_corrupt_batch_is_not_passed_before_its_dead_letter_is_durable() -> None:
     async def story() -> None:
         world = World(rules=SKIP_CORRUPT)

@@ -287,6 +287,8 @@ def test_every_setting_has_a_variable() -> None:
         ("postgresql://h:5/d?user=a@b", "postgresql://h:5/d?user=a@b"),
         ("clickhouse://u:p%40@h/d?password=x&token=y#z", f"clickhouse://u:{MASK}@h/d?password={MASK}&token={MASK}#z"),
         ("postgresql://h/d?user=u", "postgresql://h/d?user=u"),
+        ("postgresql://u:p q\nr@h/d?password=s t&a=b", f"postgresql://u:{MASK}@h/d?password={MASK}&a=b"),
+        ("clickhouse://h/d?api-key=x", f"clickhouse://h/d?api-key={MASK}"),
     ],
 )
 def test_passwords_in_sink_urls_are_masked(url: str, masked: str) -> None:

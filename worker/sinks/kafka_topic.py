@@ -279,7 +279,8 @@ class KafkaTopicSink:
         try:
             policy = headers[POLICY_HEADER].decode()
             version = _Known(int(headers["generation"]), int(headers["offset"]), partition)
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, AttributeError, TypeError):
+            # One is missing, of another form, or there without a value.
             version, policy = None, ""
         if version is None or message.key is None:
             raise SinkRefused(f"topic {self._location.topic} holds messages that are not of an export")

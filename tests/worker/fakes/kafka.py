@@ -34,6 +34,7 @@ class FakeLog:
     beginning: int = 0
     end: int = 0
     corrupt: frozenset[int] = frozenset()
+    corrupt_error: Exception = field(default_factory=CorruptRecordException)
 
     def append(
         self,
@@ -155,7 +156,7 @@ class FakeConsumer:
             messages: list[Message] = [*ahead[:max_records]]
             if not log.corrupt.isdisjoint(message.offset for message in messages):
                 # As aiokafka does: what was drained of other partitions goes down with the error.
-                raise CorruptRecordException
+                raise log.corrupt_error
             max_records -= len(messages)
             self._positions[partition] = messages[-1].offset + 1 if len(messages) < len(ahead) else log.end
             if messages:

@@ -129,7 +129,7 @@ def test_a_topic_with_more_keys_than_may_be_remembered_is_refused(destination: K
     assert len(messages(destination)) == 4
 
 
-async def _publish(destination: KafkaDestination, key: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+async def _publish(destination: KafkaDestination, key: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     sink = opened_sink(destination.url)
     await sink.open()
     await sink.close()
@@ -149,10 +149,12 @@ OURS = [("kind", b"run"), ("generation", b"1"), ("offset", b"1"), ("policy", POL
         (None, OURS),
         (b"run:r1", [*OURS[:2], ("offset", b"one"), OURS[3]]),
         (b"run:r1", [*OURS[:3], ("policy", b"\xff")]),
+        (b"run:r1", [*OURS[:3], ("policy", None)]),
+        (b"run:r1", [*OURS[:2], ("offset", None), OURS[3]]),
     ],
 )
 def test_a_topic_with_messages_of_somebody_else_is_refused(
-    destination: KafkaDestination, key: bytes | None, headers: list[tuple[str, bytes]]
+    destination: KafkaDestination, key: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     asyncio.run(_publish(destination, key, headers))
     with pytest.raises(SinkRefused, match="not of an export"):
