@@ -35,7 +35,8 @@ async def read_log(
     while await reader.position(partition) < end:
         try:
             polled = await reader.getmany(timeout_ms=_POLL_MS, max_records=messages_max)
-        except CorruptRecordException:
+        except (CorruptRecordException, UnicodeDecodeError):
+            # The latter is said of a header whose name is no UTF-8, which is nothing that this program writes.
             failures += 1
             if failures == _CORRUPT_TRIES_MAX:
                 raise StopWorkerError(_corrupt_text(partition, await reader.position(partition))) from None

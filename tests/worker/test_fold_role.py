@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from aiokafka.errors import CorruptRecordException
 
 from projections.errors import ProjectionError
 from projections.facts import Fact, decode_fact, encode_fact, partition_of
@@ -374,8 +375,9 @@ def test_a_facts_log_that_was_made_anew_stops_the_worker(monkeypatch: pytest.Mon
     run(story())
 
 
+@pytest.mark.parametrize("error", [CorruptRecordException(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")])
 def test_a_facts_log_that_cannot_be_read_stops_the_worker_instead_of_making_another_state_of_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def story() -> None:
         bench = Bench(monkeypatch)
@@ -383,7 +385,7 @@ def test_a_facts_log_that_cannot_be_read_stops_the_worker_instead_of_making_anot
         log = bench.broker.logs[FACTS[0]]
         for _message in range(3):
             log.append(None, key=b"gone")
-        log.corrupt = frozenset((1,))
+        log.corrupt, log.corrupt_error = frozenset((1,)), error
         with pytest.raises(StopWorkerError, match="cannot be read, at or behind offset 0: mend it"):
             await bench.lane(0).open()
 
