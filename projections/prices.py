@@ -12,7 +12,7 @@ from projections.errors import ProjectionError
 from projections.lifecycle.ecmascript import safe_integer
 from projections.lifecycle.instants import instant_ms
 from projections.price_table import BUILT_IN_PRICES
-from projections.text import JS_LINE_END, is_blank, utf16_length
+from projections.text import JS_LINE_END, is_blank, storable_text, utf16_length
 
 PRICE_UNIT: Final = "USD per million tokens"
 
@@ -81,7 +81,9 @@ def parse_price_table(value: Any) -> PriceTable:
     """
     table = _object(value, "table", required=("version", "rows"), optional=_TABLE_KEYS)
     version = table["version"]
-    if not (isinstance(version, str) and not is_blank(version)) and safe_integer(version) is None:
+    # It stands beside amounts in databases, and not all of them take a NUL or half a surrogate pair.
+    is_text = isinstance(version, str) and not is_blank(version) and storable_text(version) == version
+    if not is_text and safe_integer(version) is None:
         raise PriceTableError("not_a_version", "version")
     if table.get("unit", PRICE_UNIT) != PRICE_UNIT:
         raise PriceTableError("unknown_unit", "unit")

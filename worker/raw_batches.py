@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 
 from worker.kafka import TopicPartition, client_options
@@ -79,9 +79,16 @@ async def find_span(settings: Settings, place: TopicPartition, offset: int) -> B
         response = await client.send(leader, FetchRequest(_WAIT_MS, 1, room, _READ_UNCOMMITTED, wanted, rack_id=""))
     finally:
         await client.close()
-    return span_at(_fetched(response.topics), offset) or BatchSpan(offset + 1, 0)
+    return span_at(fetched_bytes(response.topics), offset) or BatchSpan(offset + 1, 0)
 
 
-def _fetched(topics: Sequence[Any]) -> bytes:
-    """Take the one partition's bytes out of a fetch response."""
-    return b"".join(bytes(rows[-1] or b"") for _topic, partitions in topics for rows in partitions)
+def fetched_bytes(topics: Sequence[Any]) -> bytes:
+    """Take the one partition's bytes out of a fetch response.
+
+    Raises KafkaError for an error that passes: who leads the partition now may well hold the batch whole.
+    """
+    rows = [row for _topic, partitions in topics for row in partitions]
+    for _partition, code, *_ in rows:
+        if code and for_code(code).retriable:
+            raise for_code(code)
+    return b"".join(bytes(row[-1] or b"") for row in rows)

@@ -132,6 +132,8 @@ def broken(path: str, value: Any) -> Any:
         ("version", ..., "missing", "table.version"),
         ("version", 1.5, "not_a_version", "version"),
         ("version", " ", "not_a_version", "version"),
+        ("version", "v1\0", "not_a_version", "version"),
+        ("version", "v1\ud83d", "not_a_version", "version"),
         ("version", None, "not_a_version", "version"),
         ("unit", "EUR per token", "unknown_unit", "unit"),
         ("rows", ..., "missing", "table.rows"),

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import structlog
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, NotLeaderForPartitionError
 
 from tests.worker.test_consumer import ONE, ZERO, World, eventually, run
 from worker import reading
 from worker.kafka import TopicPartition
 from worker.lanes import CorruptBatch
-from worker.raw_batches import BatchSpan, span_at
+from worker.raw_batches import BatchSpan, fetched_bytes, span_at
 from worker.reading import ReadingRules, reading_rules
 from worker.settings import Settings
 
@@ -366,3 +366,12 @@ def test_the_last_batch_of_a_fetch_ends_where_its_header_says() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff" * 40, bytes(30), header(10, 3)])
 def test_headers_that_make_no_sense_tell_nothing(data: bytes) -> None:
     assert span_at(data, 99) is None
+
+
+def test_a_leader_that_was_another_a_moment_ago_says_nothing_about_a_batch() -> None:
+    def answer(code: int, data: bytes) -> list[tuple[str, list[tuple[int, int, int, bytes]]]]:
+        return [("topic", [(0, code, -1, data)])]
+
+    with pytest.raises(NotLeaderForPartitionError):
+        fetched_bytes(answer(NotLeaderForPartitionError.errno, b""))
+    assert fetched_bytes(answer(0, b"data")) == b"data"
