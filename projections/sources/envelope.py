@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from projections.decode import JSON_DEPTH_MAX
 from projections.errors import ProjectionError
+from projections.fields import native_text
 from projections.sources.cloud_events import data_of, is_cloud_event, with_operation
 from projections.sources.frames import decode_framed, is_framed
 from projections.text import is_blank
@@ -130,7 +131,7 @@ def _read_key(
             raise ProjectionError("invalid_key") from None
     if not isinstance(text, str) or is_blank(text):
         raise ProjectionError("invalid_key")
-    return text, source, row
+    return native_text(text, "key"), source, row
 
 
 def _id_field(row: Mapping[str, Any], key_fields: tuple[str, ...]) -> str | None:

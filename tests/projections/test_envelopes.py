@@ -209,6 +209,12 @@ def test_a_key_in_a_frame_must_be_an_id_all_the_same() -> None:
         assert refusal("workflow-runs", None, framed(key)) == ("invalid_key", None)
 
 
+@pytest.mark.parametrize("source", ["workflow-runs", "gate-decisions", "ledger-changes"])
+def test_a_key_with_half_a_surrogate_pair_is_refused_as_an_id_with_one(source: str) -> None:
+    for key in (rb'"r\ud83d"', framed(rb'"r\ud83d"')):
+        assert refusal(source, None, key) == ("lone_surrogate", "key")
+
+
 def test_an_id_shorter_than_a_frame_is_read_as_it_is() -> None:
     # Too short for a frame, so it is plain text, as it always was.
     assert said("ledger-changes", b"\x00abc", None).refused is None
