@@ -148,7 +148,7 @@ class Conversation:
         self._apply_answers()
         if self._is_moved:
             self._move()
-        if started_again or self._is_moved or len(self._readers) > 1:
+        if started_again or self._is_moved or len(self._readers) > 1 or self._shares_ids():
             self._show_everything()
         else:
             for reader in self._readers.values():
@@ -156,6 +156,9 @@ class Conversation:
         self._is_moved = False
         self._say_usage()
         return self._emitter
+
+    def _shares_ids(self) -> bool:
+        return any(reader.assembly.shares_ids for reader in self._readers.values())
 
     def _read_lines(self) -> bool:
         """Feed what arrived to the assemblies; says whether one of them had to start again."""
@@ -202,7 +205,7 @@ class Conversation:
         self._is_erased = self._facts.body("erased") is not None
 
     def _show_everything(self) -> None:
-        """Project all items anew: what two formats tell of is taken from the native one."""
+        """Project all items anew: what two formats tell of is taken from the native one, of one id the last item."""
         self._begin_again()
         records: dict[str, dict[str, Any]] = {}
         facts: dict[tuple[str, str], Any] = {}
@@ -210,7 +213,8 @@ class Conversation:
         told: set[str] = set()
         for name in sorted(self._readers, key=lambda name: (name == "observation", name)):
             assembly = self._readers[name].assembly
-            for item in assembly.items:
+            # Items stand in the order in which they were read, which is that of the sources unless some came late.
+            for item in sorted(assembly.items, key=_order_of) if assembly.shares_ids else assembly.items:
                 item.given, item.said = None, None
                 if item.native_id in told:
                     continue

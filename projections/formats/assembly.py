@@ -104,6 +104,7 @@ class Assembly(Protocol):
     claims: dict[str, Any]
     new_claims: set[str]
     unanswered: set[str]
+    shares_ids: bool
 
     def add(self, position: Position, body: dict[str, Any]) -> None:
         """Take the next line fact in source order; amortised O(1)."""
@@ -127,6 +128,9 @@ class Items:
         self.new_claims: set[str] = set()
         # Meetings whose last answer means something else, now that the conversation holds more.
         self.unanswered: set[str] = set()
+        # Whether two items have one id: what a source calls "a#2" may be what the second "a" is called.
+        self.shares_ids = False
+        self._coded_ids: set[str] = set()
         self._last_time: dict[str, str] = {}
         self._untimed: dict[str, list[Item]] = {}
 
@@ -164,6 +168,10 @@ class Items:
         item.rank = self.first_rank + len(self.items)
         item.order = (self.first_rank, source_id, offset, part, item.rank)
         self.items.append(item)
+        # Every name that an assembly makes up holds a character that ids encode, so others need not be remembered.
+        if "%" in item.native_id.rpartition(":")[2]:
+            self.shares_ids = self.shares_ids or item.native_id in self._coded_ids
+            self._coded_ids.add(item.native_id)
         if item.at is None:
             self._untimed.setdefault(source_id if timed_by is None else timed_by, []).append(item)
         self.touch(item)

@@ -211,6 +211,23 @@ def test_a_call_id_that_comes_again_in_a_later_response_is_named_by_its_response
     assert calls == {"call:t": True, "call:m2%23t": False}
 
 
+def test_a_response_that_is_called_like_the_second_of_another_is_one_record_with_it_whatever_came_together() -> None:
+    lines = [
+        assistant("u1", "m#2", 1, request=None, usage=spent(9)),
+        assistant("u2", "m", 2, request=None, usage=spent(5)),
+        user("u3", 3),
+        assistant("u4", "m", 4, request=None, usage=spent(7)),
+        assistant("u5", "m#2", 5, request=None, usage=spent(9, 8)),
+    ]
+    found = shown(*lines)
+    assert tokens(found["cost:response:m%232"])[:2] == (7, 1), "the one that began later in the file"
+    main, sub = file_messages(lines[1:]), file_messages(lines[:1], suffix=":sub")
+    for whole in ([*file_messages(lines)], [*main, *sub]):
+        expected = project([BOUND, *whole]).records
+        assert project([BOUND, *whole], is_eager=True).records == expected
+        assert project([BOUND, *whole[1:], whole[0]], is_eager=True).records == expected
+
+
 def test_a_result_before_its_call_in_the_file_belongs_to_no_call() -> None:
     found = shown(tool_result("u1", "t", 1), assistant("u2", "m1", 2, calls=["t"]))
     assert found["call:t"]["isError"] is None

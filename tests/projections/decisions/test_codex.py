@@ -220,6 +220,12 @@ def test_a_result_belongs_to_the_nearest_earlier_call_of_its_id() -> None:
     assert [found[f"call:c{occurrence}"]["isError"] for occurrence in ("", "%232", "%233")] == [False, True, None]
 
 
+def test_a_call_that_is_called_like_the_second_of_another_is_one_record_with_it_whatever_came_together() -> None:
+    answer = codex_line("response_item", {"type": "function_call_output", "call_id": "c", "output": {"success": True}})
+    found = shown(call(call_id="c", name="a"), call(call_id="c", name="b"), call(call_id="c#2", name="z"), answer)
+    assert {name: row["name"] for name, row in found.items()} == {"call:c": "a", "call:c%232": "z"}
+
+
 @pytest.mark.parametrize(
     ("count", "reason"),
     [
