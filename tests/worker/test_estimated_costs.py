@@ -386,7 +386,8 @@ def refused() -> Iterator[list[str]]:
         ("p.json", '{"version": 1, "rows": [{"modelPrefix": ""}]}', "rows[0].effectiveFrom: missing"),
         ("p.toml", "version =", "is no TOML"),
         ("p.toml", TOML.replace("output = 8", "output = -8"), "rows[0].output: not_a_rate"),
-        ("p.toml", 'version = "\\u0000"\nrows = "x"', "rows: not_a_list"),
+        ("p.toml", 'version = "v"\nrows = "x"', "rows: not_a_list"),
+        ("p.toml", 'version = "\\u0000"\nrows = []', "version: not_a_version"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named_with_what_is_wrong(
