@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from worker.dead_letters.letter import DeadLetter, decode_dead_letter
+from worker.dead_letters.letter import DeadLetter, letter_at
 from worker.kafka import Message, TopicPartition
 from worker.settings import Settings
 from worker.topic_scan import GONE, BrokerFailed, Original, TopicScan, open_scan
@@ -65,8 +65,7 @@ async def read_letters(scan: TopicScan, settings: Settings, wanted: LetterFilter
             key = message.key or b""
             if message.value is None:
                 standing.pop(key, None)
-            else:
-                letter = decode_dead_letter(message.value)
+            elif (letter := letter_at(place, message)) is not None:
                 standing[key] = KeptLetter(letter, message.timestamp, key, place.partition)
     chosen = [kept for kept in standing.values() if wanted.holds(kept)]
     return sorted(chosen, key=lambda kept: (kept.letter.topic, kept.letter.partition, kept.letter.offset))

@@ -3,9 +3,12 @@
 from typing import Any, Final, NamedTuple
 
 import orjson
+import structlog
 
 from projections.version import PROJECTION_VERSION
-from worker.kafka import Message
+from worker.kafka import Message, TopicPartition
+
+_log = structlog.get_logger(__name__)
 
 UNEXPECTED_ERROR: Final = "unexpected_error"
 CORRUPT_BATCH: Final = "corrupt_batch"
@@ -106,3 +109,12 @@ def decode_dead_letter(value: bytes) -> DeadLetter:
         is_partial=fields["partial"],
         last_offset=fields.get("lastOffset"),
     )
+
+
+def letter_at(place: TopicPartition, message: Message) -> DeadLetter | None:
+    """Read the dead letter that a message of their topic is; None, and a line in the log, for one of somebody else."""
+    try:
+        return decode_dead_letter(message.value or b"")
+    except (ValueError, TypeError, KeyError):
+        _log.warning("dead_letter_not_read", topic=place.topic, partition=place.partition, offset=message.offset)
+        return None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from worker.dead_letters.letter import DeadLetter, decode_dead_letter
+from worker.dead_letters.letter import DeadLetter, letter_at
 from worker.kafka import TopicPartition
 from worker.settings import Settings
 from worker.topic_scan import Span, open_scan
@@ -34,13 +34,13 @@ async def read_tail(settings: Settings, entries_max: int) -> LetterTail:
     async with open_scan(settings) as scan:
         spans = await scan.spans(await scan.partitions([own_topics(settings).dead_letters]))
         tails = _tails(spans, entries_max)
-        async for _place, messages in scan.read(tails):
+        async for place, messages in scan.read(tails):
             for message in messages:
                 # All entries about one letter are in one partition, so whatever is the last here is so in the topic.
                 key = message.key or b""
                 standing.pop(key, None)
-                if message.value is not None:
-                    standing[key] = TailLetter(decode_dead_letter(message.value), message.timestamp)
+                if message.value is not None and (letter := letter_at(place, message)) is not None:
+                    standing[key] = TailLetter(letter, message.timestamp)
     letters = sorted(standing.values(), key=_place_of)
     letters.sort(key=lambda kept: kept.written_ms, reverse=True)
     return LetterTail(tuple(letters), _entries(tails), _entries(spans))
