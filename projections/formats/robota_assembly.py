@@ -19,6 +19,9 @@ Order = tuple[int, Position]
 
 _NO_ORDINAL: Final = 2**53
 
+# A reason to withdraw what a summary tells, once for each usage that an observation tells again.
+_TOLD_AGAIN: Final = "told_again:"
+
 _NO_CALL_NAME: Final = "provider_call"
 _NO_TOOL_NAME: Final = "tool_body"
 
@@ -54,6 +57,10 @@ def _order_of(row: "_Usage | _Entry") -> Order:
     return row.order
 
 
+def _position_of(timed: tuple[Position, str]) -> Position:
+    return timed[0]
+
+
 class RobotaAssembly(Items):
     """Provider calls, tool calls and turn snapshots of one Robota session."""
 
@@ -70,10 +77,14 @@ class RobotaAssembly(Items):
         self._same: dict[str, list[_Usage]] = {}
         self._ends: list[_Usage] = []
         self._ops: list[_Entry] = []
+        self._times: dict[str, list[tuple[Position, str]]] = {}
+        self._timeless: dict[str, list[_Entry]] = {}
 
     def add(self, position: Position, body: dict[str, Any]) -> None:
         """Take an entry, whatever its place in the history."""
-        at = self.see_time(position.source_id, body["at"])
+        at = body["at"]
+        if at is not None:
+            insort(self._times.setdefault(position.source_id, []), (position, at))
         order = (_NO_ORDINAL if body["ordinal"] is None else body["ordinal"], position)
         for name, take in (
             ("call", self._add_call),
@@ -84,6 +95,23 @@ class RobotaAssembly(Items):
         ):
             if name in body:
                 take(order, body, at)
+        self._give_times(position.source_id)
+
+    def _give_times(self, source_id: str) -> None:
+        """Give entries without a time that of the nearest entry of their source that has one, an earlier one first."""
+        times = self._times.get(source_id)
+        if not times:
+            return
+        for entry in self._timeless.get(source_id, ()):
+            item, earlier = entry.item, bisect_right(times, entry.order[1], key=_position_of)
+            at = times[max(earlier - 1, 0)][1]
+            if item.at == at or self._entries[item.native_id] is not entry:
+                continue
+            reports, item.reports, item.shown = item.reports, None, None
+            for report in reports or ():
+                add_report(item, report._replace(at=at))
+            item.at = at
+            self.touch(item)
 
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Keep or give up what a fork copied: the earliest entry time wins, then the smaller conversation ref."""
@@ -124,12 +152,9 @@ class RobotaAssembly(Items):
         op = body["op"]
         record_id = conversation_item_ref(self.identity, "call", op["id"])
         item = Item("call", record_id, at, self._tool_fields(op["name"], span_of(order[1], body), is_error=None))
-        held = self._entries.get(record_id)
         entry = self._make(order, item)
         if entry is None:
             return
-        if held is not None and held in self._ops:
-            self._ops.remove(held)
         insort(self._ops, entry, key=_order_of)
         # An operation's id may be counted per session; only a copied entry is the same to the byte.
         self._claim(entry, "op", f"{op['id']}:{body['sha']}", body["at"])
@@ -218,17 +243,22 @@ class RobotaAssembly(Items):
         else:
             return None
         self._entries[made.native_id] = entry
+        if made.at is None:
+            self._timeless.setdefault(order[1].source_id, []).append(entry)
         return entry
 
     def _item_order(self, order: Order) -> ItemOrder:
         """Give an item the place that its entry has in the history, whatever its source is called."""
         ordinal, position = order
-        source_id, place, part = ("", ordinal, 0) if ordinal < _NO_ORDINAL else position
-        return self.first_rank, source_id, place, part, 0
+        # Two entries may claim one ordinal; their sources tell them apart.
+        return self.first_rank, f"{ordinal:020d}:{position.source_id}", position.offset, position.part, 0
 
     def _leave(self, held: _Entry) -> None:
         if held.trace is not None:
             self._called[held.trace].remove(held)
+        if held in self._ops:
+            self._ops.remove(held)
+            self._mark(held.item, "told_by_body", is_set=False)
         self._claimed[held.claim].remove(held)
         self._mark(held.item, "copied", is_set=False)
         self._say_claim(held.claim)
@@ -243,7 +273,7 @@ class RobotaAssembly(Items):
 
     def _say_claim(self, claim: str) -> None:
         """Hold a claim as long as something would be shown for it: what is told otherwise is left to the others."""
-        times = [entry.at for entry in self._claimed[claim] if "told_again" not in self._marks.get(entry.item.rank, ())]
+        times = [entry.at for entry in self._claimed[claim] if not self._is_told_again(entry.item)]
         held = [min(times, key=time_key)] if times else None
         if self.claims.get(claim) != held:
             self.claims[claim] = held
@@ -306,7 +336,8 @@ class RobotaAssembly(Items):
         hidden = {id(usage.item) for usage in same if usage.partner is not None and usage.item is not None}
         for usage in same:
             if usage.item is not None:
-                self._mark(usage.item, "told_again", is_set=id(usage.item) in hidden)
+                # Entries that share an id share an item, and may tell of different usage.
+                self._mark(usage.item, f"{_TOLD_AGAIN}{usage.key}", is_set=id(usage.item) in hidden)
                 self._say_claim(self._entries[usage.item.native_id].claim)
 
     def _review_turn(self, observation: _Usage) -> None:
@@ -325,6 +356,9 @@ class RobotaAssembly(Items):
         is_told = observation is not None and observation.trace in self._bodies
         for entry in self._ops[first:last]:
             self._mark(entry.item, "told_by_body", is_set=is_told)
+
+    def _is_told_again(self, item: Item) -> bool:
+        return any(reason.startswith(_TOLD_AGAIN) for reason in self._marks.get(item.rank, ()))
 
     def _mark(self, item: Item, reason: str, *, is_set: bool) -> None:
         """Set or clear one reason to withdraw an item; it is shown when none is left."""

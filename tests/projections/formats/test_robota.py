@@ -1,5 +1,6 @@
 """Robota history entries: what becomes a fact, and what the assembly makes of a history in any order."""
 
+import itertools
 import json
 from collections.abc import Iterable
 from contextlib import suppress
@@ -206,6 +207,69 @@ def test_a_turn_that_is_told_twice_counts_as_it_was_first_told() -> None:
     (fields,) = shown(assemble(facts_of(history))).values()
     assert fields["measurement"]["tokens"]["total"] == 3
     assert fields["span"]["sourceId"].endswith("#o1")
+
+
+def in_any_order(facts: list[tuple[Position, Entry]]) -> dict[str, Any]:
+    """Give what is shown of entries, which must be the same in whatever order they come."""
+    expected = shown(assemble(facts))
+    assert all(shown(assemble(order)) == expected for order in itertools.permutations(facts))
+    return expected
+
+
+def placed(*entries: tuple[str, int, Entry]) -> list[tuple[Position, Entry]]:
+    """Give the facts of entries that stand at an offset of a source; each one's ordinal is its place here."""
+    found: list[tuple[Position, Entry]] = []
+    for ordinal, (source_id, offset, one) in enumerate(entries):
+        body = read_line(one, json.dumps(one).encode(), ordinal)
+        assert not isinstance(body, str)
+        found.append((Position(source_id, offset, 0), body))
+    return found
+
+
+def test_summaries_that_share_an_id_vanish_together_whichever_of_them_an_observation_tells_again() -> None:
+    history = placed(("a", 0, summary("s", 1)), ("b", 0, observation("o", "t", 1)), ("c", 0, summary("s", 2)))
+    assert set(in_any_order(history)) == {"cost:conversation:robota:host:session-1:turn:t:observation"}
+
+
+def test_a_tool_body_takes_the_place_of_a_later_operation_of_its_span() -> None:
+    history = placed(
+        *(("a", 0, traced("body", "tool-body-trace", 1, 7)), ("b", 0, op("op", f"{7:016x}"))),
+        *(("c", 0, traced("other", "tool-body-trace", 2, 8)), ("d", 0, observation("o", "t", None, 2))),
+    )
+    found = in_any_order(history)
+    assert {row["name"] for row in found.values()} == {"tool_body"}
+    assert set(found) == {f"call:robota:host:session-1:{span:016x}" for span in (7, 8)}
+
+
+def test_an_entry_without_a_time_has_that_of_the_nearest_earlier_entry_of_its_source_else_of_the_next() -> None:
+    def timeless(one: Entry) -> Entry:
+        return one | {"timestamp": None}
+
+    def timed(one: Entry, second: int) -> Entry:
+        return one | {"timestamp": f"2026-09-24T00:01:0{second}Z"}
+
+    history = placed(
+        *(("file", 0, timeless(op("a", "span_a"))), ("file", 100, timed(op("b", "span_b"), 1))),
+        *(("file", 200, timeless(summary("s", 5))), ("file", 300, timed(op("c", "span_c"), 2))),
+        ("other", 0, timeless(op("d", "span_d"))),
+    )
+    found = in_any_order(history)
+    by_end = {native_id.rsplit(":", 1)[1]: row["at"] for native_id, row in found.items()}
+    assert by_end == {
+        "span_a": "2026-09-24T00:01:01Z",
+        "span_b": "2026-09-24T00:01:01Z",
+        "summary": "2026-09-24T00:01:01Z",
+        "span_c": "2026-09-24T00:01:02Z",
+        "span_d": None,
+    }
+
+
+def test_entries_that_claim_one_ordinal_are_added_up_in_the_order_of_their_sources() -> None:
+    entries = [observation("o1", "t1", 1), observation("o2", "t2", 2), observation("o3", "t3", 3)]
+    same_ordinal = [(position, {**body, "ordinal": 3}) for position, body in facts_of(entries)]
+    for order in itertools.permutations(same_ordinal):
+        items = sorted(assemble(order).items, key=lambda item: item.order[:4])
+        assert [item.fields["span"]["sourceId"].rsplit("#")[1] for item in items] == ["o1", "o2", "o3"]
 
 
 def test_what_a_fork_copied_counts_in_one_of_both_sessions() -> None:
