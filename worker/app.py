@@ -25,7 +25,8 @@ from worker.consumer import BatchConsumer
 from worker.export_policy import policy_for
 from worker.garbage import collect_rarely
 from worker.generations.binding import bind_generation, check_generation
-from worker.generations.watch import GenerationWatch
+from worker.generations.log import Binding, Generations
+from worker.generations.watch import GenerationWatch, TopicsWatch
 from worker.heap import keep_little
 from worker.kafka import quiet_abandoned_futures
 from worker.lanes import Role, StopWorkerError
@@ -96,13 +97,15 @@ async def _run(settings: Settings) -> int:
     for export in _own_exports(settings):
         policy_for(settings, export)
     pages = open_pages(settings)
-    serving = Serving(await patiently(lambda: _bound_serving(settings)))
+    generations = await patiently(lambda: _bound(settings))
+    assert generations.serving is not None, "the generation of this worker was started, so one serves"
+    serving = Serving(generations.serving)
     await patiently(lambda: check_standstill(settings, _own_exports(settings), serving.generation))
     core = await patiently(lambda: core_roles(settings, metrics))
     if not core and not _own_exports(settings):
         message = "nothing to do: the only role is export, and the settings have no exports"
         raise StartError(message)
-    pipeline = Pipeline(settings, core, metrics, serving)
+    pipeline = Pipeline(settings, core, metrics, serving, generations.bindings[settings.generation])
     worker = _Worker(
         make_app(settings, pipeline, pages),
         quiet=True,
@@ -118,15 +121,14 @@ async def _run(settings: Settings) -> int:
     return await _serve(worker, settings)
 
 
-async def _bound_serving(settings: Settings) -> int:
-    """Make topics ready and make sure that this program may work on its generation; gives the one that serves."""
+async def _bound(settings: Settings) -> Generations:
+    """Make topics ready and make sure that this program may work on its generation; gives all that there are."""
     await check_generation(settings)
     await prepare_topics(settings, settings.roles)
     generations = await bind_generation(settings, settings.roles)
-    assert generations.serving is not None, "the generation of this worker was started, so one serves"
     if generations.serving != settings.generation:
         _log.warning("generation_does_not_serve", generation=settings.generation, serving=generations.serving)
-    return generations.serving
+    return generations
 
 
 def _own_exports(settings: Settings) -> list[ExportSettings]:
@@ -229,9 +231,16 @@ class Pipeline(Service):
     """All roles of this worker; they start one after the other and drain side by side."""
 
     def __init__(
-        self, settings: Settings, core: Sequence[Role], metrics: Metrics, serving: Serving, **options: Any
+        self,
+        settings: Settings,
+        core: Sequence[Role],
+        metrics: Metrics,
+        serving: Serving,
+        bound: Binding,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
+        self._bound = bound
         self.metrics = metrics
         self.rates = Rates()
         self._settings = settings
@@ -245,7 +254,11 @@ class Pipeline(Service):
 
     def on_init_dependencies(self) -> Iterable[ServiceT]:
         notices = SupervisorNotices(Supervisor(), lambda: all(role.is_ready for role in self.readiness().values()))
-        return [notices, *self._consumers, GenerationWatch(self._settings, self._serving, self._serving_changed)]
+        watches = [
+            GenerationWatch(self._settings, self._serving, self._serving_changed),
+            TopicsWatch(self._settings, self._bound),
+        ]
+        return [notices, *self._consumers, *watches]
 
     @property
     def _consumers(self) -> list[BatchConsumer]:

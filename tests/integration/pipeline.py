@@ -120,6 +120,11 @@ class WorkerProcess:
         self._process.terminate()
         return self._process.wait(STOP_S)
 
+    def wait_exit(self) -> int:
+        """Wait until the worker ends by itself and give its exit code."""
+        assert self._process is not None
+        return self._process.wait(60)
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()

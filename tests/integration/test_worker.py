@@ -193,9 +193,7 @@ def test_roles_run_in_workers_of_their_own(pipeline: Pipeline) -> None:
 
 def run_until_it_ends(worker: WorkerProcess) -> tuple[int, str]:
     worker.start()
-    assert worker._process is not None
-    code = worker._process.wait(60)
-    return code, worker.log_path.read_text()
+    return worker.wait_exit(), worker.log_path.read_text()
 
 
 def test_missing_source_topics_are_named_with_their_settings(pipeline: Pipeline) -> None:

@@ -20,7 +20,7 @@ from worker.generations.log import (
 )
 from worker.kafka import TopicPartition
 from worker.settings import Settings
-from worker.topic_ids import topic_identities
+from worker.topic_ids import TopicIdentity, topic_identities
 from worker.topic_scan import TopicScan, broker_errors, open_scan
 from worker.topics import StartError, own_topics
 
@@ -114,6 +114,27 @@ def refuse_other_topics(bound: Binding, now: Binding, generation: int, names: Co
     raise StartError(message)
 
 
+def refuse_topics_made_anew(
+    bound: Binding, identities: Mapping[str, TopicIdentity], generation: int, names: Collection[str]
+) -> None:
+    """Refuse topics that were deleted and made anew while they were read: their offsets begin once more.
+
+    One that is away says nothing: it may be back in a moment. Raises StartError.
+    """
+
+    def as_it_is(then: BoundTopic) -> BoundTopic:
+        identity = identities.get(then.topic)
+        return then if identity is None else then._replace(id=identity.id)
+
+    now = bound._replace(topics={name: as_it_is(then) for name, then in bound.topics.items()})
+    refuse_other_topics(bound, now, generation, names)
+
+
+def names_of(bound: Binding, roles: Collection[str]) -> Collection[str]:
+    """Give the names of the topics that matter to these roles: only the one that reads sources looks at them."""
+    return bound.topics.keys() if "project" in roles else OWN
+
+
 def refuse_other_unbound(bound: Binding, unbound: str, generation: int) -> None:
     """Refuse another answer to what becomes of unbound conversations than the generation began with.
 
@@ -174,7 +195,7 @@ async def bind_generation(settings: Settings, roles: Collection[str]) -> Generat
     refuse_other_version(generations, generation)
     if "fold" in roles:
         refuse_other_unbound(bound, settings.unbound, generation)
-    refuse_other_topics(bound, now, generation, bound.topics if "project" in roles else OWN)
+    refuse_other_topics(bound, now, generation, names_of(bound, roles))
     return generations
 
 

@@ -1,4 +1,4 @@
-"""Hears of promotions: follows the history of generations and says when another one serves."""
+"""What is watched while a worker runs: which generation serves, and that its topics are those it is bound to."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,16 +9,20 @@ import structlog
 from aiokafka.errors import KafkaError
 from mode import Service
 
-from worker.generations.log import Generations, generations_topic
-from worker.kafka import TopicPartition, log_reader
+from worker.generations.binding import names_of, refuse_topics_made_anew
+from worker.generations.log import Binding, Generations, generations_topic
+from worker.kafka import TopicPartition, admin_client, log_reader
 from worker.logs import error_fields
 from worker.settings import Settings
 from worker.sink_place import Serving
+from worker.topic_ids import topic_identities
+from worker.topics import StartError
 
 _log = structlog.get_logger(__name__)
 
 _POLL_MS = 1_000
 _AGAIN_S = 5.0
+_LOOK_S = 5.0
 
 
 class GenerationWatch(Service):
@@ -69,3 +73,44 @@ class GenerationWatch(Service):
         self._serving.generation = generations.serving
         _log.info("generation_serves", serving=generations.serving, generation=self._settings.generation)
         await self._on_change()
+
+
+class TopicsWatch(Service):
+    """Ends the worker when a topic of its generation was deleted and made anew: its offsets would be taken for others.
+
+    A group's committed offsets go with the topic, or reach into the new one: either way nobody who reads notices.
+    """
+
+    def __init__(self, settings: Settings, bound: Binding, **options: Any) -> None:
+        super().__init__(**options)
+        self._settings = settings
+        self._bound = bound
+
+    async def on_start(self) -> None:
+        self.add_future(self._watch())
+
+    async def _watch(self) -> None:
+        while not self.should_stop:
+            try:
+                await self._look()
+            except (KafkaError, OSError) as error:
+                # Nothing can be read meanwhile either.
+                _log.warning("topics_not_watched", **error_fields(error))
+                await self.sleep(_AGAIN_S)
+            except StartError as error:
+                await self.crash(error)
+                return
+
+    async def _look(self) -> None:
+        """Ask for the ids of the topics again and again."""
+        names = names_of(self._bound, self._settings.roles)
+        topics = [self._bound.topics[name].topic for name in names if name in self._bound.topics]
+        admin = admin_client(self._settings)
+        try:
+            await admin.start()
+            while not self.should_stop:
+                identities = await topic_identities(admin, topics)
+                refuse_topics_made_anew(self._bound, identities, self._settings.generation, names)
+                await self.sleep(_LOOK_S)
+        finally:
+            await admin.close()

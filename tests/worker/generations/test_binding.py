@@ -1,5 +1,6 @@
 """What binds a generation, what the history of generations comes to, and what is said about a mismatch."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ from worker.generations.binding import (
     OWN,
     generation_rows,
     mismatches,
+    names_of,
     refuse_dropped,
     refuse_other_topics,
     refuse_other_unbound,
     refuse_other_version,
+    refuse_topics_made_anew,
 )
 from worker.generations.log import Binding, BoundTopic, Generations, started
+from worker.topic_ids import TopicIdentity
 from worker.topics import StartError
 
 RUNS = BoundTopic("workflow-runs", "id-1", 2)
@@ -104,6 +108,25 @@ def test_sources_may_be_accepted_and_our_own_topics_may_not() -> None:
     own = BOUND._replace(topics={"workflow-runs": RUNS, "facts": FACTS._replace(id="id-9")})
     with pytest.raises(StartError, match=r"made anew: start another one with `trace-projector rebuild`$"):
         refuse_other_topics(BOUND, own, 1, BOUND.topics)
+
+
+@pytest.mark.parametrize(
+    ("identity", "is_refused"),
+    [
+        (TopicIdentity("id-9", 2), True),
+        (TopicIdentity("id-9", 3), True),
+        (None, False),
+        (TopicIdentity(None, 2), False),
+        (TopicIdentity(RUNS.id, 3), False),
+    ],
+)
+def test_while_a_worker_runs_only_a_topic_that_was_made_anew_is_refused(
+    identity: TopicIdentity | None, *, is_refused: bool
+) -> None:
+    identities = {RUNS.topic: identity} if identity else {}
+    refuse_topics_made_anew(BOUND, identities, 1, names_of(BOUND, ["fold"]))
+    with pytest.raises(StartError, match="was deleted and made anew") if is_refused else nullcontext():
+        refuse_topics_made_anew(BOUND, identities, 1, names_of(BOUND, ["project"]))
 
 
 def test_a_generation_that_is_gone_or_was_never_there_is_refused_with_the_one_that_serves() -> None:
