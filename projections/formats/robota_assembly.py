@@ -57,8 +57,12 @@ def _order_of(row: "_Usage | _Entry") -> Order:
     return row.order
 
 
-def _position_of(timed: tuple[Position, str]) -> Position:
+def _timed_at(timed: tuple[Position, str]) -> Position:
     return timed[0]
+
+
+def _placed_at(entry: "_Entry") -> Position:
+    return entry.order[1]
 
 
 class RobotaAssembly(Items):
@@ -95,23 +99,36 @@ class RobotaAssembly(Items):
         ):
             if name in body:
                 take(order, body, at)
-        self._give_times(position.source_id)
+        self._give_times(position)
 
-    def _give_times(self, source_id: str) -> None:
-        """Give entries without a time that of the nearest entry of their source that has one, an earlier one first."""
-        times = self._times.get(source_id)
-        if not times:
+    def _give_times(self, position: Position) -> None:
+        """Give entries without a time that of the nearest entry of their source that has one, an earlier one first.
+
+        Only those for which the entry at this position makes a difference are looked at: itself, or what follows it up
+        to the next one that has a time, and what comes before the first of all.
+        """
+        times = self._times.get(position.source_id)
+        timeless = self._timeless.get(position.source_id)
+        if not times or not timeless:
             return
-        for entry in self._timeless.get(source_id, ()):
-            item, earlier = entry.item, bisect_right(times, entry.order[1], key=_position_of)
-            at = times[max(earlier - 1, 0)][1]
-            if item.at == at or self._entries[item.native_id] is not entry:
-                continue
-            reports, item.reports, item.shown = item.reports, None, None
-            for report in reports or ():
-                add_report(item, report._replace(at=at))
-            item.at = at
-            self.touch(item)
+        index = bisect_right(times, position, key=_timed_at)
+        first, last = bisect_left(timeless, position, key=_placed_at), bisect_right(timeless, position, key=_placed_at)
+        if index and times[index - 1][0] == position:
+            first = 0 if times[0][0] == position else first
+            last = len(timeless) if index == len(times) else bisect_left(timeless, times[index][0], key=_placed_at)
+        for entry in timeless[first:last]:
+            if self._entries[entry.item.native_id] is entry:
+                earlier = bisect_right(times, entry.order[1], key=_timed_at)
+                self._give_time(entry.item, times[max(earlier - 1, 0)][1])
+
+    def _give_time(self, item: Item, at: str) -> None:
+        if item.at == at:
+            return
+        reports, item.reports, item.shown = item.reports, None, None
+        for report in reports or ():
+            add_report(item, report._replace(at=at))
+        item.at = at
+        self.touch(item)
 
     def answer(self, meeting: str, claims: dict[str, Any]) -> None:
         """Keep or give up what a fork copied: the earliest entry time wins, then the smaller conversation ref."""
@@ -244,7 +261,7 @@ class RobotaAssembly(Items):
             return None
         self._entries[made.native_id] = entry
         if made.at is None:
-            self._timeless.setdefault(order[1].source_id, []).append(entry)
+            insort(self._timeless.setdefault(order[1].source_id, []), entry, key=_placed_at)
         return entry
 
     def _item_order(self, order: Order) -> ItemOrder:

@@ -251,7 +251,7 @@ def test_an_entry_without_a_time_has_that_of_the_nearest_earlier_entry_of_its_so
     history = placed(
         *(("file", 0, timeless(op("a", "span_a"))), ("file", 100, timed(op("b", "span_b"), 1))),
         *(("file", 200, timeless(summary("s", 5))), ("file", 300, timed(op("c", "span_c"), 2))),
-        ("other", 0, timeless(op("d", "span_d"))),
+        *(("file", 400, timeless(op("e", "span_e"))), ("other", 0, timeless(op("d", "span_d")))),
     )
     found = in_any_order(history)
     by_end = {native_id.rsplit(":", 1)[1]: row["at"] for native_id, row in found.items()}
@@ -260,6 +260,7 @@ def test_an_entry_without_a_time_has_that_of_the_nearest_earlier_entry_of_its_so
         "span_b": "2026-09-24T00:01:01Z",
         "summary": "2026-09-24T00:01:01Z",
         "span_c": "2026-09-24T00:01:02Z",
+        "span_e": "2026-09-24T00:01:02Z",
         "span_d": None,
     }
 
