@@ -24,13 +24,13 @@ SEARCHES = {
     "greatest-of-each-field": Search(0, 30),
     "unfenced-zombie": Search(4, 60),
     "reads-offset-before-fencing": Search(36, 200),
-    "keeps-state-that-is-ahead": Search(1, 30),
+    "keeps-state-that-is-ahead": Search(5, 30),
     "skips-lost-messages": Search(1, 60),
     "loses-dead-letters": Search(0, 10),
     "sink-takes-what-comes-last": Search(4, 100),
     "works-on-after-revocation": Search(4, 30),
-    "commits-before-reopening": Search(49, 200),
-    "compacts-facts-too-early": Search(196, 300),
+    "commits-before-reopening": Search(20, 200),
+    "compacts-facts-too-early": Search(72, 300),
 }
 
 
