@@ -24,9 +24,9 @@ setup: .venv/complete  ## everything, tests included, from nothing but Python 3.
 demo: setup  ## the whole flow on this machine: a broker, four topics, a worker, traces; Ctrl-C stops it
 	@$(BIN)/trace-projector demo
 
-# Two cores are enough for four at once: about half of them wait for a broker (tests/conftest.py).
+# Two cores are enough for five at once: about half of them wait for a broker (tests/conftest.py).
 test: lint  ## everything that a change must pass
-	$(BIN)/pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/pytest -n 5 --dist worksteal $(PYTEST_ARGS)
 
 lint: setup  ## format, lint, types, layers
 	$(BIN)/ruff format --check

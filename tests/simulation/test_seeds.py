@@ -16,11 +16,11 @@ from tests.sizes import sized
 
 ROOT = Path(__file__).resolve().parents[2]
 # `make simulate SEEDS=1000` runs as many by hand.
-SEEDS = sized(16, 1_000)
+SEEDS = sized(10, 1_000)
 _TIMEOUT_S = 1_500
 _STORMS_MAX = 200
 # Storms that showed everything between them when last looked at come first; the others follow until all is seen.
-_STORMS_FIRST = (8, 10, 18, 1, 2, 21)
+_STORMS_FIRST = (8, 32, 10, 7)
 
 
 def simulate(*arguments: str) -> tuple[int, list[str]]:
