@@ -16,5 +16,5 @@ def sized(everyday: int, full: int) -> int:
 
 
 def examples(full: int) -> int:
-    """Give the number of Hypothesis examples where it is not that of the profile; a tenth of it, ten at least, is for every day."""
+    """Give the number of Hypothesis examples where it is not that of the profile; ten and more are for every day."""
     return sized(max(full // 10, 10), full)
