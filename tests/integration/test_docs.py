@@ -34,6 +34,9 @@ README = ROOT / "README.md"
 CONFIG = "trace-projector.toml"
 
 
+# What the pages' source topics begin with. Pages are read side by side on one broker, each with topics of its own.
+SHOWN_PREFIX = "prod."
+
 WORKER = f"trace-projector --config {CONFIG} worker"
 
 
@@ -44,9 +47,10 @@ def shown(page: Path) -> list[Block]:
 class Reader:
     """Somebody at a shell who has followed the README."""
 
-    def __init__(self, directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, directory: Path, capfd: pytest.CaptureFixture[str], prefix: str) -> None:
         self._directory = directory
         self._capfd = capfd
+        self._prefix = prefix
 
     def run(self, *arguments: str, exit_code: int = 0) -> str:
         """Run a command in this process and give what it printed."""
@@ -58,7 +62,7 @@ class Reader:
 
     def type(self, line: str) -> None:
         """Run a line of a page; a worker until it has read everything, then Ctrl-C."""
-        program, *arguments = shlex.split(line, comments=True)
+        program, *arguments = shlex.split(line.replace(SHOWN_PREFIX, self._prefix), comments=True)
         assert program == "trace-projector"
         if "worker" in arguments:
             with self.working(line):
@@ -139,7 +143,8 @@ def reader(
     }.items():
         monkeypatch.setenv(f"{ENV_PREFIX}{name}", value)
     (block,) = blocks(README, "toml")
-    (tmp_path / CONFIG).write_text(block.text, encoding="utf-8")
+    prefix = f"{fresh_app_id}."
+    (tmp_path / CONFIG).write_text(block.text.replace(SHOWN_PREFIX, prefix), encoding="utf-8")
     (tmp_path / "analytics.key").write_text("0123456789abcdef" * 4, encoding="utf-8")
     (tmp_path / "analytics.key").chmod(0o600)
     (tmp_path / "fixtures").symlink_to(ROOT / "fixtures")
@@ -152,7 +157,7 @@ def reader(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
-    return Reader(tmp_path, capfd)
+    return Reader(tmp_path, capfd, prefix)
 
 
 @pytest.mark.slow
