@@ -158,17 +158,22 @@ def damage_batch(segment: Path, index: int) -> None:
     segment.write_bytes(data)
 
 
-def test_a_batch_that_is_damaged_on_disk_stops_its_partition_or_becomes_one_dead_letter(
-    damaged: Pipeline, capfd: pytest.CaptureFixture[str]
-) -> None:
-    topic = damaged.topic("workflow-runs")
-    worker = damaged.worker()
+def start_and_stand(worker: WorkerProcess, topic: str, lag: int) -> None:
+    """Start a worker that projects, and wait until it stands in partition 0 and has read all else."""
     worker.start(*PROJECT)
     eventually(lambda: worker.get("/metrics")[0] == 200, "the worker shows its metrics")
     eventually(
         lambda: worker.total("corrupt_partitions", role="project", topic=topic, partition="0") == 1, "it stops there"
     )
-    eventually(lambda: worker.total("lag_messages", role="project") == 7, "the others have caught up")
+    eventually(lambda: worker.total("lag_messages", role="project") == lag, "the others have caught up")
+
+
+def test_a_batch_that_is_damaged_on_disk_stops_its_partition_or_becomes_one_dead_letter(
+    damaged: Pipeline, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = damaged.topic("workflow-runs")
+    worker = damaged.worker()
+    start_and_stand(worker, topic, lag=7)
     status, body = worker.get("/readyz")
     assert (status, json.loads(body)["roles"]["project"]["stopped_partitions"]) == (200, 1)
     assert worker.total("consumed_messages_total", topic=topic, partition="0") == 3
@@ -219,12 +224,7 @@ def test_a_header_whose_name_is_no_text_stops_its_partition_or_makes_its_batch_o
     append(servers, TopicPartition(topic, 0), values[5:])
     append(servers, TopicPartition(topic, 1), values[:4])
     worker = pipeline.worker()
-    worker.start(*PROJECT)
-    eventually(lambda: worker.get("/metrics")[0] == 200, "the worker shows its metrics")
-    eventually(
-        lambda: worker.total("corrupt_partitions", role="project", topic=topic, partition="0") == 1, "it stops there"
-    )
-    eventually(lambda: worker.total("lag_messages", role="project") == 5, "the others have caught up")
+    start_and_stand(worker, topic, lag=5)
     assert worker.total("consumed_messages_total", topic=topic, partition="0") == 3
     assert_accounted(worker)
     assert worker.stop() == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import structlog
@@ -25,16 +25,10 @@ _AGAIN_S = 5.0
 _LOOK_S = 5.0
 
 
-class GenerationWatch(Service):
-    """Keeps ``serving`` up to date, and calls ``on_change`` after each change, one at a time."""
+class _Watch(Service):
+    """Follows something on the brokers, and begins anew after errors: what workers do does not depend on it."""
 
-    def __init__(
-        self, settings: Settings, serving: Serving, on_change: Callable[[], Awaitable[None]], **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self._settings = settings
-        self._serving = serving
-        self._on_change = on_change
+    what: ClassVar[str]
 
     async def on_start(self) -> None:
         self.add_future(self._watch())
@@ -44,9 +38,25 @@ class GenerationWatch(Service):
             try:
                 await self._follow()
             except (KafkaError, OSError) as error:
-                # What the workers do does not depend on this; a promotion is heard of a little later.
-                _log.warning("generations_not_watched", **error_fields(error))
+                _log.warning("not_watched", watched=self.what, **error_fields(error))
                 await self.sleep(_AGAIN_S)
+
+    async def _follow(self) -> None:
+        raise NotImplementedError
+
+
+class GenerationWatch(_Watch):
+    """Keeps ``serving`` up to date, and calls ``on_change`` after each change, one at a time."""
+
+    what = "generations"
+
+    def __init__(
+        self, settings: Settings, serving: Serving, on_change: Callable[[], Awaitable[None]], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._settings = settings
+        self._serving = serving
+        self._on_change = on_change
 
     async def _follow(self) -> None:
         """Read the history from its beginning, and then whatever is added."""
@@ -75,33 +85,20 @@ class GenerationWatch(Service):
         await self._on_change()
 
 
-class TopicsWatch(Service):
+class TopicsWatch(_Watch):
     """Ends the worker when a topic of its generation was deleted and made anew: its offsets would be taken for others.
 
     A group's committed offsets go with the topic, or reach into the new one: either way nobody who reads notices.
     """
+
+    what = "topics"
 
     def __init__(self, settings: Settings, bound: Binding, **options: Any) -> None:
         super().__init__(**options)
         self._settings = settings
         self._bound = bound
 
-    async def on_start(self) -> None:
-        self.add_future(self._watch())
-
-    async def _watch(self) -> None:
-        while not self.should_stop:
-            try:
-                await self._look()
-            except (KafkaError, OSError) as error:
-                # Nothing can be read meanwhile either.
-                _log.warning("topics_not_watched", **error_fields(error))
-                await self.sleep(_AGAIN_S)
-            except StartError as error:
-                await self.crash(error)
-                return
-
-    async def _look(self) -> None:
+    async def _follow(self) -> None:
         """Ask for the ids of the topics again and again."""
         names = names_of(self._bound, self._settings.roles)
         topics = [self._bound.topics[name].topic for name in names if name in self._bound.topics]
@@ -112,5 +109,7 @@ class TopicsWatch(Service):
                 identities = await topic_identities(admin, topics)
                 refuse_topics_made_anew(self._bound, identities, self._settings.generation, names)
                 await self.sleep(_LOOK_S)
+        except StartError as error:
+            await self.crash(error)
         finally:
             await admin.close()
